@@ -11,7 +11,7 @@ namespace haulway::python {
 
 namespace {
 
-// NumPy's array interface, version 3, and one of its flags.
+// The struct of NumPy's array interface, version 3, and one of its flags.
 struct ArrayInterface {
   int two;
   int nd;
@@ -25,7 +25,7 @@ struct ArrayInterface {
 };
 constexpr int kNotSwapped = 0x200;
 
-// NumPy and torch call them the same.
+// Finds a dtype by its NumPy name. NumPy and torch use the same names.
 const DTypeInfo* TypeNamed(std::string_view name, uint64_t item_bytes) {
   for (const DTypeInfo& info : AllDTypes()) {
     if (info.in_numpy != InNumpy::kNo && info.torch_name == name &&
@@ -36,7 +36,7 @@ const DTypeInfo* TypeNamed(std::string_view name, uint64_t item_bytes) {
   return nullptr;
 }
 
-// The interface of an array, and the capsule that keeps it.
+// The interface of an array, and the capsule that owns it.
 struct Interface {
   explicit Interface(const nb::object& array)
       : capsule(array.attr("__array_struct__")),
@@ -62,7 +62,7 @@ struct Range {
   uint64_t bytes;
 };
 
-// The bytes from the first to the last that the array may touch.
+// Returns the range of bytes that the array's elements span.
 Range RangeOf(const ArrayInterface& array) {
   const auto* first = static_cast<const std::byte*>(array.data);
   uint64_t after = static_cast<uint64_t>(array.itemsize);
@@ -79,8 +79,8 @@ Range RangeOf(const ArrayInterface& array) {
   return {first, after};
 }
 
-// What holds the memory of a view: the last array of its bases, or what that
-// array was made over.
+// Finds the object that owns the memory of a view: the buffer below the
+// outermost base array, or that array itself.
 void FindOwner(const nb::object& array, const nb::object& array_class,
                ArrayFacts* facts) {
   nb::object root = array;
@@ -99,7 +99,8 @@ void FindOwner(const nb::object& array, const nb::object& array_class,
     if (under == nullptr) break;
     base = nb::borrow(under);
   }
-  // A mapping is as long as its file; only what the array spans is meant.
+  // A memory mapping covers its whole file; the owner is then the array, so
+  // that only the bytes it spans are saved.
   if (base.is_none() || !PyObject_CheckBuffer(base.ptr()) ||
       std::string_view(Py_TYPE(base.ptr())->tp_name) == "mmap.mmap") {
     return;
@@ -176,7 +177,7 @@ bool ArrayNames::Read(PyObject* given, ArrayFacts* facts) const {
     facts->shape.assign(fields.shape, fields.shape + fields.nd);
     facts->strides.assign(fields.strides, fields.strides + fields.nd);
     for (int64_t& stride : facts->strides) stride /= item;
-    // Where an array of no elements points is of no account.
+    // The address of an empty array is meaningless.
     facts->offset = RangeOf(fields).bytes == 0 ? 0 : offset / item;
   } catch (nb::python_error& error) {
     error.restore();

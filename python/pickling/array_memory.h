@@ -1,4 +1,4 @@
-// The memory of a NumPy array, read without NumPy's headers.
+// Reads the memory layout of a NumPy array without NumPy's headers.
 
 #pragma once
 
@@ -13,37 +13,39 @@
 
 namespace haulway::python {
 
-// What an array is a view of, and how.
+// The memory that an array views, and its layout.
 struct ArrayFacts {
-  // The type of the tensor as which the array is saved.
+  // The dtype of the tensor that the array is saved as.
   const DTypeInfo* type = nullptr;
-  nanobind::object owner;  // What keeps the memory: one for all its views.
+  nanobind::object owner;  // Keeps the memory alive; the same object for all
+                           // views of it.
   const std::byte* memory = nullptr;
   uint64_t memory_bytes = 0;
   int64_t offset = 0;  // In elements.
   std::vector<int64_t> shape;
-  std::vector<int64_t> strides;  // In elements, none negative.
+  std::vector<int64_t> strides;  // In elements, never negative.
 };
 
 enum class ArrayKind { kArray, kScalar, kNeither };
 
 class ArrayNames {
  public:
-  // Knows no array unless NumPy is imported.
+  // If NumPy is not imported, nothing is an array.
   ArrayNames();
 
   ArrayKind KindOf(PyObject* object) const;
 
-  // Reads what an array is. What a tensor cannot view (swapped bytes, negative
-  // strides or odd ones) is copied first. Returns false with no error set if
-  // no tensor has such elements, else with one.
+  // Reads the facts of an array. An array that no tensor can view
+  // (byte-swapped, negative strides, strides that are no multiple of the item
+  // size) is copied first. Returns false without an error set if no tensor
+  // dtype has such elements, and with an error set if the read fails.
   bool Read(PyObject* array, ArrayFacts* facts) const;
 
  private:
   nanobind::object array_, memmap_, generic_;
 };
 
-// "float32", for messages.
+// Returns the name of the dtype for messages, e.g. "float32".
 std::string NameOfDType(PyObject* array);
 
 }  // namespace haulway::python

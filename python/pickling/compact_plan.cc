@@ -9,8 +9,8 @@ namespace haulway::python {
 
 namespace {
 
-// Runs of elements that are looked at to part views of one storage; beyond
-// that they stay together.
+// Limit on the runs of elements that are examined to separate the views of one
+// storage. Beyond the limit the views stay together.
 constexpr size_t kMostRuns = 4'000'000;
 
 struct Run {
@@ -36,7 +36,7 @@ void CompactPlan::AddView(size_t storage, uint64_t begin, uint64_t item_bytes,
                           std::span<const int64_t> strides) {
   View view = {begin, begin + item_bytes, false, 0, {}};
   uint64_t count = 1;
-  std::vector<std::pair<uint64_t, uint64_t>> steps;  // Bytes, and how many.
+  std::vector<std::pair<uint64_t, uint64_t>> steps;  // (stride in bytes, steps)
   for (size_t i = 0; i < shape.size(); ++i) {
     count *= static_cast<uint64_t>(shape[i]);
     if (shape[i] <= 1) continue;
@@ -44,13 +44,13 @@ void CompactPlan::AddView(size_t storage, uint64_t begin, uint64_t item_bytes,
                        static_cast<uint64_t>(shape[i] - 1));
   }
   std::sort(steps.begin(), steps.end());
-  bool repeats = false;  // Some bytes may be of two elements.
+  bool repeats = false;  // Some byte may belong to two elements.
   for (const auto& [bytes, more] : steps) {
     repeats = repeats || bytes < view.end - view.begin;
     view.end += more * bytes;
   }
   if (count == 0) {
-    // The view has no bytes, wherever it points.
+    // An empty view has no bytes, wherever it points.
     view.begin = view.end = 0;
   }
   view.is_sparse =
@@ -81,7 +81,8 @@ void CompactPlan::Finish() {
       if (!CutApart(group, &storage)) AddCut(group, &storage);
       first = last;
     }
-    // If an empty view and one with elements begin there, the latter counts.
+    // If an empty view and a view with elements begin at the same byte, CutOf()
+    // finds the latter.
     std::stable_sort(storage.cuts.begin(), storage.cuts.end(),
                      [&](const auto& a, const auto& b) {
                        return std::pair(a.first, cuts_[b.second].end) <
@@ -91,8 +92,8 @@ void CompactPlan::Finish() {
   }
 }
 
-// Saves from the first byte to the last of some views, or the elements only
-// where all of them are the same.
+// Adds one cut for the span of some views. If all views are equal and have
+// holes, the cut holds their elements only.
 void CompactPlan::AddCut(std::span<const View> views, Storage* storage) {
   StorageCut cut = {views[0].begin, views[0].end, views[0].is_sparse};
   for (const View& view : views) {
@@ -105,8 +106,9 @@ void CompactPlan::AddCut(std::span<const View> views, Storage* storage) {
   cuts_.push_back(cut);
 }
 
-// Saves those views apart from others that share no byte with them, where that
-// takes less than saving the span of all. Requires: sorted, as in Finish().
+// Separates the views into groups that share no byte, one cut each, if that
+// takes fewer bytes than the span of all views. Returns whether it did.
+// Requires: the views are sorted as in Finish().
 bool CompactPlan::CutApart(std::span<const View> views, Storage* storage) {
   std::vector<size_t> firsts;  // One view of each set of equal views.
   uint64_t end = 0, bytes = 0;
@@ -131,7 +133,7 @@ bool CompactPlan::CutApart(std::span<const View> views, Storage* storage) {
     const auto stride_at = [&](size_t i) {
       return static_cast<uint64_t>(view.sizes[1 + rank + i] * view.sizes[0]);
     };
-    std::vector<size_t> order(rank);  // Dimensions, the narrowest first.
+    std::vector<size_t> order(rank);  // Dimensions, smallest stride first.
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(),
               [&](size_t a, size_t b) { return stride_at(a) < stride_at(b); });
@@ -163,14 +165,15 @@ bool CompactPlan::CutApart(std::span<const View> views, Storage* storage) {
   std::sort(runs.begin(), runs.end(),
             [](const Run& a, const Run& b) { return a.begin < b.begin; });
 
-  std::vector<size_t> parents(firsts.size());  // Joins views sharing bytes.
+  std::vector<size_t> parents(firsts.size());  // Union-find of views sharing
+                                               // bytes.
   std::iota(parents.begin(), parents.end(), size_t{0});
   const auto root = [&](size_t i) {
     while (parents[i] != i) i = parents[i] = parents[parents[i]];
     return i;
   };
   uint64_t covered = 0;
-  size_t last = 0;  // The view whose run reaches that far.
+  size_t last = 0;  // The view that covers `covered`.
   for (const Run& run : runs) {
     if (run.begin < covered) parents[root(run.view)] = root(last);
     if (run.end > covered) {

@@ -8,14 +8,15 @@ namespace haulway::python {
 
 namespace {
 
-// Stands in for a name of torch while torch is not imported.
+// Names of torch, written while torch is not imported.
 constexpr char kRebuildV2[] = "_rebuild_tensor_v2";
 constexpr char kRebuildV3[] = "_rebuild_tensor_v3";
 constexpr char kUntyped[] = "UntypedStorage";
 
 }  // namespace
 
-// The object itself if torch is imported, so that tensors beside share it.
+// Looks a torch name up. If torch is imported, the object itself is used, so
+// that tensors elsewhere in the pickle share its memo entry.
 bool ObjectWalker::TorchName(const char* module, const char* name,
                              WrittenName* written) {
   *written = {nullptr, module, name, name};
@@ -24,7 +25,7 @@ bool ObjectWalker::TorchName(const char* module, const char* name,
   if (!imported.is_valid()) return false;
   const nb::object object =
       nb::steal(PyObject_GetAttrString(imported.ptr(), name));
-  // The module has it.
+  // The module keeps the object alive.
   written->object = object.ptr();
   written->id = object.ptr();
   return object.is_valid();

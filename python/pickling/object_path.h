@@ -1,4 +1,4 @@
-// Where in an object a walk is, for messages.
+// The position of a walk in an object, for messages.
 
 #pragma once
 
@@ -10,18 +10,18 @@
 
 namespace haulway::python {
 
-// An ObjectPath is the way from the root to what is being walked: keys and
-// indexes. Keys are borrowed, and alive while the walk is below them.
+// An ObjectPath is the path of keys and indexes from the root to the current
+// object. Keys are borrowed; they stay alive while the walk is below them.
 class ObjectPath {
  public:
   void Enter() { steps_.push_back({nullptr, 0}); }
   void Leave() { steps_.pop_back(); }
-  // Say where in the container last entered.
+  // Set the position in the container entered last.
   void AtKey(PyObject* key) { steps_.back().key = key; }
   void AtIndex(size_t index) { steps_.back() = {nullptr, index}; }
 
-  // `object.optimizer["a key"][3]`. Keys that are no names are shown as
-  // repr() shows them, cut if they are long; may run their code.
+  // Returns `object.optimizer["a key"][3]`. Keys that are not identifiers are
+  // shown by repr(), shortened if long; this may run their code.
   std::string Show() const;
 
  private:

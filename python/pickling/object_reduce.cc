@@ -1,14 +1,13 @@
-// How: what has no type of its own in the walker is reduced as CPython does: a
-// dispatch table, __reduce_ex__, and the checks of pickle.py on what that
-// returned, in its order. Each global is written only after it was found to
-// lead back to the object and to be data; then arguments, state and items are
-// walked like anything else.
+// How: an object whose type the walker does not handle itself is reduced as in
+// CPython: by a dispatch table, then __reduce_ex__, then the checks that
+// pickle.py makes on the result, in its order. A global is written only after a
+// lookup has shown that its name leads back to the object and that it is data.
+// Arguments, state and items are then walked like any other object.
 //
-// Calling copyreg and __reduce_ex__ runs Python code of the object's class;
-// that is the caller's own object, on its way out, and nothing that comes from
-// a file. Reductions that below protocol 4 would need getattr or
-// functools.partial are refused, since no reader that runs nothing could take
-// them.
+// Calling copyreg and __reduce_ex__ runs Python code of the object's class.
+// That is safe: the caller's own object is being written, nothing comes from a
+// file. Reductions that need getattr or functools.partial below protocol 4 are
+// refused, since no reader that runs no code could accept them.
 
 #include <fmt/format.h>
 
@@ -26,7 +25,7 @@ constexpr std::string_view kExpected =
     "expected tensors, numbers, strings, containers of these, or what "
     "safe_globals allows";
 
-// Empty with an error set if it is no text.
+// Returns an empty view with an error set if `text` is not a str.
 std::string_view TextOf(const nb::object& text) {
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
@@ -34,8 +33,8 @@ std::string_view TextOf(const nb::object& text) {
                          : std::string_view(data, static_cast<size_t>(size));
 }
 
-// The attribute, or an invalid object with an error set only if reading it
-// failed in another way than that there is none.
+// Returns the attribute. The result is invalid if there is none; an error is
+// set only if the lookup failed in another way.
 nb::object FindAttribute(PyObject* object, const char* name) {
   nb::object found = nb::steal(PyObject_GetAttrString(object, name));
   if (!found.is_valid() && PyErr_ExceptionMatches(PyExc_AttributeError)) {
@@ -61,7 +60,8 @@ std::string NameOfType(PyTypeObject* type) {
   return type->tp_name;
 }
 
-// The module a global says it is from, or the one that has it.
+// Returns the module that a global names as its own, else the module that
+// contains it.
 nb::object ModuleOf(PyObject* object, const nb::object& name) {
   nb::object module = FindAttribute(object, "__module__");
   if (PyErr_Occurred() != nullptr) return {};
@@ -72,7 +72,8 @@ nb::object ModuleOf(PyObject* object, const nb::object& name) {
                                        object, name.ptr()));
 }
 
-// What "Outer.Inner" leads to in a module; invalid with an error set.
+// Resolves a dotted path such as "Outer.Inner" in a module. Invalid with an
+// error set on failure.
 nb::object AttributeAt(nb::object found, std::string_view path) {
   while (found.is_valid()) {
     const size_t dot = path.find('.');
@@ -84,7 +85,7 @@ nb::object AttributeAt(nb::object found, std::string_view path) {
   return found;
 }
 
-// Whether the error that is set says so.
+// Returns whether the current error means that an object cannot be pickled.
 bool CannotBePickled() {
   if (PyErr_ExceptionMatches(PyExc_TypeError) ||
       PyErr_ExceptionMatches(PyExc_AttributeError)) {
@@ -115,7 +116,7 @@ bool ObjectWalker::RefuseReduction(PyObject* object) {
   PyErr_Fetch(&new_type, &new_value, &new_trace);
   PyErr_NormalizeException(&new_type, &new_value, &new_trace);
   if (new_value != nullptr && value != nullptr) {
-    PyException_SetCause(new_value, value);  // Takes the reference.
+    PyException_SetCause(new_value, value);  // Steals the reference.
   } else {
     Py_XDECREF(value);
   }
@@ -136,8 +137,8 @@ bool ObjectWalker::IsData(std::string_view module,
          options_.also_data.contains(fmt::format("{}.{}", module, name));
 }
 
-// Writes a global by its name, after CPython's check that the name leads back
-// to the object.
+// Writes a global by its name after CPython's check that the name leads back to
+// the object.
 bool ObjectWalker::SaveGlobal(PyObject* object, PyObject* given_name) {
   nb::object name = nb::borrow(given_name);
   if (!name.is_valid()) name = FindAttribute(object, "__qualname__");
@@ -160,7 +161,7 @@ bool ObjectWalker::SaveGlobal(PyObject* object, PyObject* given_name) {
                                                              : "name";
     return fmt::format("{} {}.{}", what, module, path);
   };
-  // Protocols below 4 name what is within a class by calling getattr.
+  // Below protocol 4, a nested name is written as a call of getattr.
   const bool is_within = path.find('.') != path.npos;
   if ((is_within && options_.protocol < 4) || !IsData(module, path)) {
     return Refuse(describe());
@@ -179,7 +180,7 @@ bool ObjectWalker::SaveGlobal(PyObject* object, PyObject* given_name) {
     Put(object);
     return true;
   }
-  // Protocol 2 takes ASCII only.
+  // Protocol 2 allows only ASCII names.
   for (const std::string_view part : {module, path}) {
     for (const char c : part) {
       if (c == '\n' || ((c & 0x80) != 0 && options_.protocol < 3)) {
@@ -213,7 +214,7 @@ bool ObjectWalker::SaveByReduction(PyObject* object) {
         PyObject_CallMethod(object, "__reduce_ex__", "i", options_.protocol));
   }
   if (!reduction.is_valid()) {
-    // What Python cannot pickle at all is no data, either.
+    // An object that Python cannot pickle is not data, either.
     return CannotBePickled() ? RefuseReduction(object) : false;
   }
   if (PyUnicode_Check(reduction.ptr())) {
@@ -265,7 +266,7 @@ bool ObjectWalker::SaveClassOf(PyObject* args, PyObject* object) {
   return saved;
 }
 
-// cls.__new__(cls, *rest), as object.__reduce_ex__() asks for.
+// Writes cls.__new__(cls, *rest), the form that object.__reduce_ex__() returns.
 bool ObjectWalker::SaveNew(PyObject* args, PyObject* object) {
   if (!SaveClassOf(args, object)) return false;
   const nb::object rest =
@@ -275,7 +276,7 @@ bool ObjectWalker::SaveNew(PyObject* args, PyObject* object) {
   return true;
 }
 
-// cls.__new__(cls, *args, **keywords). Below protocol 4 it is written as a
+// Writes cls.__new__(cls, *args, **keywords). Below protocol 4 this form is a
 // call of functools.partial(), which is not data.
 bool ObjectWalker::SaveNewWithKeywords(PyObject* args, PyObject* object) {
   if (options_.protocol < 4 || PyTuple_GET_SIZE(args) != 3 ||
@@ -315,7 +316,8 @@ bool ObjectWalker::SaveReduction(PyObject* reduction, PyObject* object) {
   }
   if (!SaveCall(callable, args, object)) return false;
   if (writer_.Has(object)) {
-    // Its arguments hold it, and it was put when it was met in them.
+    // The object's arguments contain the object itself, so it is already in the
+    // memo.
     writer_.Pop();
     writer_.GetNumber(writer_.Find(object));
     return true;
@@ -329,7 +331,7 @@ bool ObjectWalker::SaveReduction(PyObject* reduction, PyObject* object) {
     writer_.Build();
     return true;
   }
-  // setter(object, state), and its result dropped.
+  // Calls setter(object, state) and drops the result.
   if (!Save(setter) || !Save(object) || !Save(state)) return false;
   writer_.Tuple(2);
   writer_.Reduce();

@@ -1,13 +1,12 @@
 // How: a tensor is recognised by its exact type and written from ten
-// properties that are asked of it once: dtype, shape, strides, offset, storage,
-// and what decides which of torch's rebuild functions it is. Its
-// storage becomes a record, named when it is met first, which is the number
-// torch would give it. Quantized, sparse, nested and wrapped tensors,
-// parameters and subclasses go by torch's own reduction, as every release has
-// its own.
+// properties, each read once: dtype, shape, strides, offset, storage, and the
+// flags that decide which of torch's rebuild functions is called. Its storage
+// becomes a record; the record's key is the order in which storages are first
+// met, as in torch. Quantized, sparse, nested and wrapped tensors, parameters
+// and subclasses use torch's own reduction, which differs between releases.
 //
-// Reading torch's C++ objects would need its headers and one build a release.
-// Going through __reduce_ex__ for all would run its Python for every tensor.
+// Reading torch's C++ objects would need its headers and one build per release.
+// Using __reduce_ex__ for every tensor would run its Python code each time.
 
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
@@ -75,7 +74,7 @@ size_t ObjectWalker::AddRow(PyObject* storage, PyObject* dtype,
 
 bool ObjectWalker::SaveKey(size_t row) {
   if (options_.legacy) {
-    // A new string at each mention.
+    // The legacy container gets a new string at each mention.
     writer_.Unicode(fmt::format("{}", storages_[row].legacy_key));
     writer_.PutUnshared();
     return true;
@@ -122,7 +121,7 @@ bool ObjectWalker::SaveName(const WrittenName& name) {
   return true;
 }
 
-// The metadata of a view is None since torch 0.4.
+// The view metadata of a storage has been None since torch 0.4.
 void ObjectWalker::EndPersistentId() {
   if (options_.legacy) writer_.None();
   writer_.Tuple(options_.legacy ? 6 : 5);
@@ -130,8 +129,9 @@ void ObjectWalker::EndPersistentId() {
   writer_.BinPersId();
 }
 
+// Writes the call that Tensor._reduce_ex_internal() returns:
 // _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or
-// v3 with the dtype as well: what Tensor._reduce_ex_internal() returns.
+// v3, which also has the dtype.
 bool ObjectWalker::WriteTensor(const WrittenTensor& tensor) {
   const bool is_v3 = tensor.dtype.id != nullptr;
   if (!SaveName(tensor.rebuild)) return false;
@@ -267,7 +267,8 @@ ObjectWalker::Outcome ObjectWalker::SaveStorage(PyObject* object) {
   }
 }
 
-// ('storage', class, key, location, count), as torch.save's persistent_id().
+// Writes ('storage', class, key, location, count), as torch.save's
+// persistent_id() returns it.
 bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
   nb::object storage = object;
   nb::object dtype = torch_.uint8();
@@ -305,7 +306,7 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
     row = RowOf(storage.ptr(), dtype.ptr(),
                 nb::cast<uint64_t>(dtype.attr("itemsize")));
     if (row == kNoRow) return false;
-    // An address of another device is none of ours.
+    // An address on another device is not valid in this process.
     if (device != "cpu") storages_[row].data = nullptr;
   }
   plan_.KeepWhole(row);

@@ -1,13 +1,13 @@
-// How: it does to Python objects what pickle.Pickler.save() does, in its order
-// and with its batches, and writes through PickleWriter, so that the result is
-// CPython's to the byte. Exact types are written by the C API; what is left
-// goes by its own reduction. Two things differ: a global that is not data ends
-// it, with the path to the object, and plain tensors are written from a few
-// properties without the Python of Tensor.__reduce_ex__ (object_tensors.cc).
+// How: the walker treats Python objects as pickle.Pickler.save() does, in the
+// same order and with the same batches, and writes through PickleWriter, so
+// that the result equals CPython's byte for byte. Exact types are written by
+// the C API; other objects use their reduction. Two things differ: a global
+// that is not data ends the walk with an error that shows the path to the
+// object, and plain tensors are written from a few properties without the
+// Python code of Tensor.__reduce_ex__ (object_tensors.cc).
 //
-// Subclassing pickle.Pickler would be a call into Python for every object, in
-// Python's own Unpickler's terms and not in ours: it knows neither paths nor
-// what is data.
+// A subclass of pickle.Pickler would be called from C for every object, and the
+// pickler knows neither paths nor which globals are data.
 
 #include "pickling/object_walker.h"
 
@@ -89,7 +89,7 @@ bool ObjectWalker::SaveText(PyObject* object) {
   const char* data = PyUnicode_AsUTF8AndSize(object, &size);
   nb::object encoded;
   if (data == nullptr) {
-    // Lone surrogates.
+    // The text has lone surrogates.
     PyErr_Clear();
     encoded =
         nb::steal(PyUnicode_AsEncodedString(object, "utf-8", "surrogatepass"));
@@ -108,7 +108,8 @@ bool ObjectWalker::SaveText(PyObject* object) {
   return true;
 }
 
-// Protocol 2 has no bytes: _codecs.encode(text, 'latin1') makes them.
+// Protocol 2 has no opcode for bytes, so it calls _codecs.encode(text,
+// 'latin1').
 bool ObjectWalker::SaveBytes(PyObject* object) {
   if (options_.protocol >= 3) {
     const Py_ssize_t size = PyBytes_GET_SIZE(object);
@@ -160,7 +161,7 @@ bool ObjectWalker::SaveByteArray(PyObject* object) {
   return reduction.is_valid() && SaveReduction(reduction.ptr(), object);
 }
 
-// The bytes of a buffer are in the pickle, as nobody takes them elsewhere.
+// Writes the buffer into the pickle: there is no out-of-band consumer.
 bool ObjectWalker::SaveBuffer(PyObject* object) {
   const Py_buffer* view = PyPickleBuffer_GetBuffer(object);
   if (view == nullptr) return false;
@@ -185,7 +186,7 @@ bool ObjectWalker::SaveSet(PyObject* object) {
     size_t index = 0;
     const nb::object iterator = nb::steal(PyObject_GetIter(object));
     if (!iterator.is_valid()) return false;
-    // After a full batch Python looks for more, and may find none.
+    // As in Python, a full batch is followed by another, which may be empty.
     for (Py_ssize_t batch = kBatch; batch == kBatch;) {
       writer_.Mark();
       for (batch = 0; batch < kBatch; ++batch) {
@@ -221,7 +222,7 @@ bool ObjectWalker::SaveFrozenSet(PyObject* object) {
   if (PyErr_Occurred() != nullptr) return false;
   path_.Leave();
   if (writer_.Has(object)) {
-    // It holds itself, and was put when it was met inside.
+    // The set contains itself, so it is already in the memo.
     writer_.PopMark();
     writer_.GetNumber(writer_.Find(object));
     return true;
@@ -248,7 +249,7 @@ bool ObjectWalker::SaveTuple(PyObject* object, Steps steps) {
   }
   if (steps == Steps::kShown) path_.Leave();
   if (writer_.Has(object)) {
-    // It holds itself, and was put when it was met inside.
+    // The tuple contains itself, so it is already in the memo.
     if (marked) {
       writer_.PopMark();
     } else {
@@ -301,7 +302,7 @@ bool ObjectWalker::SaveDict(PyObject* object) {
   PyObject* value = nullptr;
   Py_ssize_t place = 0;
   Py_ssize_t batch = kBatch;
-  // After a full batch Python looks for more, and may find none.
+  // As in Python, a full batch is followed by another, which may be empty.
   while (batch == kBatch) {
     if (size != 1) writer_.Mark();
     for (batch = 0; batch < kBatch; ++batch) {
@@ -321,8 +322,8 @@ bool ObjectWalker::SaveDict(PyObject* object) {
   return true;
 }
 
-// Batches as CPython makes them of an iterator, which is asked for an item
-// beyond the first before anything is written.
+// Writes the items of an iterator in CPython's batches. CPython reads one item
+// ahead before it writes the first.
 template <class SaveItem>
 bool ObjectWalker::SaveBatches(PyObject* iterator, const SaveItem& save_item,
                                void (PickleWriter::*one)(),
@@ -395,7 +396,7 @@ bool ObjectWalker::Save(PyObject* object) {
   if (writer_.Get(object)) return true;
   if (type == &PyUnicode_Type) return SaveText(object);
   if (depth_ == options_.max_depth) {
-    // The path is as long as the nesting is deep, so it is not shown.
+    // The path is as deep as the nesting, so it is not shown.
     try {
       Raise(Status(Code::kLimit,
                    fmt::format("object to save is nested deeper than max_depth "
@@ -412,7 +413,7 @@ bool ObjectWalker::Save(PyObject* object) {
   return saved;
 }
 
-// The order of CPython's save(): exact types, then the reduction.
+// Follows the order of CPython's save(): exact types first, then the reduction.
 bool ObjectWalker::Dispatch(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   if (torch_.IsTensor(type)) {

@@ -1,4 +1,5 @@
-// The inside of PickleObject(): walks an object as CPython's pickler does.
+// The implementation of PickleObject(): walks an object as CPython's pickler
+// does.
 
 #pragma once
 
@@ -22,22 +23,23 @@
 
 namespace haulway::python {
 
-// Every method returns false with a Python error set. Objects that are
-// memoized are kept alive, so that an address stays one object's alone.
+// Every method returns false with a Python error set if it fails. Memoized
+// objects are kept alive, so that no two objects share an address.
 class ObjectWalker {
  public:
   explicit ObjectWalker(const PickleObjectOptions& options)
       : ObjectWalker(options, nullptr) {}
-  // The second walk of an object that is to be compact: `survey` is the first,
-  // which saw how its storages are used and must live as long.
+  // Starts the second walk of an object for `compact`. `survey` is the first
+  // walk, which recorded how the storages are used; it must outlive this
+  // walker.
   ObjectWalker(const PickleObjectOptions& options, ObjectWalker* survey);
   ~ObjectWalker();
   ObjectWalker(const ObjectWalker&) = delete;
   ObjectWalker& operator=(const ObjectWalker&) = delete;
 
-  // False with an error set if torch is not as it should be.
+  // Returns false with an error set if a needed part of torch is missing.
   bool ok() const { return torch_.ok(); }
-  // To be called after a first walk.
+  // Call after the first walk.
   void FinishSurvey() { plan_.Finish(); }
   bool Save(PyObject* object);
   PickledObject Finish();
@@ -54,7 +56,7 @@ class ObjectWalker {
   bool SaveBuffer(PyObject* object);
   bool SaveSet(PyObject* object);
   bool SaveFrozenSet(PyObject* object);
-  // Whether its parts are steps of the path.
+  // Whether the tuple's items appear as steps of the path.
   enum class Steps { kShown, kHidden };
   bool SaveTuple(PyObject* object, Steps steps = Steps::kShown);
   bool SaveList(PyObject* object);
@@ -67,26 +69,27 @@ class ObjectWalker {
   bool SetItemsFrom(PyObject* iterator);
   void Put(PyObject* object);
 
-  // --- object_reduce.cc: names, and what __reduce_ex__() says.
+  // --- object_reduce.cc: names, and the results of __reduce_ex__().
   bool SaveGlobal(PyObject* object, PyObject* name);
   bool SaveByReduction(PyObject* object);
-  // `object` is null if what is made is not memoized.
+  // `object` is null if the result is not memoized.
   bool SaveReduction(PyObject* reduction, PyObject* object);
-  // The callable and arguments of a reduction, up to its opcode.
+  // Writes the callable and arguments of a reduction, without the opcode that
+  // calls it.
   bool SaveCall(PyObject* callable, PyObject* args, PyObject* object);
   bool SaveArguments(PyObject* args);
   bool SaveNew(PyObject* args, PyObject* object);
   bool SaveNewWithKeywords(PyObject* args, PyObject* object);
-  // The class of cls.__new__(cls, ...), which `args` begins with.
+  // Writes the class of cls.__new__(cls, ...), the first item of `args`.
   bool SaveClassOf(PyObject* args, PyObject* object);
   bool IsData(std::string_view module, std::string_view name) const;
 
   // --- object_tensors.cc: tensors and storages of torch.
-  // A dense tensor on the CPU that is nothing but its elements.
+  // Writes a dense tensor on the CPU that has no state beside its elements.
   Outcome SaveTensor(PyObject* tensor, bool is_parameter);
-  // A name as the pickle has it, and what it is memoized by.
+  // A global name in the pickle, and the key of its memo entry.
   struct WrittenName {
-    PyObject* object = nullptr;  // Null while torch is not imported.
+    PyObject* object = nullptr;  // Null if torch is not imported.
     const char* module = nullptr;
     const char* name = nullptr;
     const void* id = nullptr;
@@ -95,16 +98,16 @@ class ObjectWalker {
     WrittenName rebuild;
     WrittenName storage_class;
     WrittenName dtype;  // Only for _rebuild_tensor_v3.
-    size_t row = 0;     // The row of its storage.
+    size_t row = 0;     // Row of the storage.
     uint64_t count = 0;
     int64_t offset = 0;
     std::span<const int64_t> shape;
     std::span<const int64_t> strides;
     bool requires_grad = false;
   };
-  // If the survey cut the storage of row `surveyed`, places the tensor in its
-  // cut and sets `*placed`. `copy` makes its elements without holes, as
-  // bool(PickledStorage*). The row counts units, the tensor items.
+  // If the survey cut the storage of row `surveyed`, sets the tensor's place in
+  // its cut, and `*placed`. `copy`, a bool(PickledStorage*), makes a dense copy
+  // of the elements. The row counts units, the tensor items.
   template <class Copy>
   bool PlaceInCut(size_t surveyed, uint64_t item_bytes, uint64_t unit_bytes,
                   const Copy& copy, WrittenTensor* tensor, bool* placed);
@@ -112,24 +115,25 @@ class ObjectWalker {
     return {object.ptr(), nullptr, nullptr, object.ptr()};
   }
   bool SaveName(const WrittenName& name);
-  // The call that makes a tensor; it is not memoized yet.
+  // Writes the call that builds a tensor, without memoizing the result.
   bool WriteTensor(const WrittenTensor& tensor);
-  // WriteTensor() of facts_, which are those of `source`.
+  // Calls WriteTensor() with facts_, which describe `source`.
   bool WriteFacts(PyObject* source, bool requires_grad);
-  // The elements of a tensor in a storage of their own.
+  // Copies the elements of a tensor into a dense storage.
   bool CopyDense(PyObject* tensor, PickledStorage* copy);
   Outcome SaveStorage(PyObject* object);
   bool SavePersistentId(const nanobind::object& object, bool is_typed);
-  // The row of a storage, which may be new; kNoRow with an error set.
+  // Returns the row of a storage, adding one if needed; kNoRow with an error
+  // set.
   static constexpr size_t kNoRow = ~size_t{0};
   size_t RowOf(PyObject* storage, PyObject* dtype, uint64_t item_bytes);
   size_t AddRow(PyObject* storage, PyObject* dtype, uint64_t item_bytes);
   bool RefuseSecondDType();
   nanobind::object LocationOf(PyObject* storage);
   bool SaveKey(size_t row);
-  // The end of a persistent id, after the count.
+  // Writes the end of a persistent id, after the count.
   void EndPersistentId();
-  // What is met often: a global or a constant string.
+  // Writes a frequent object: a global or a constant string.
   bool SaveNamed(const nanobind::object& global);
 
   // --- object_arrays.cc: NumPy arrays as tensors, NumPy scalars as numbers.
@@ -137,17 +141,17 @@ class ObjectWalker {
   bool PlaceArray(PyObject* array, uint64_t unit_bytes, WrittenTensor* tensor);
   bool TorchName(const char* module, const char* name, WrittenName* written);
 
-  // --- Failing.
+  // --- Errors.
   bool Fail(Code code, std::string_view what);
   bool Refuse(std::string_view what);
-  // Turns the error of a reduction that cannot be into kUnsafe.
+  // Turns the current error, a failed reduction, into kUnsafe.
   bool RefuseReduction(PyObject* object);
 
   const PickleObjectOptions& options_;
   PickleWriter writer_;
   ObjectPath path_;
   uint32_t depth_ = 0;
-  // What is being made by calling a global, for messages; or null.
+  // The object that is being built by calling a global, for messages; or null.
   PyObject* made_ = nullptr;
   std::vector<PyObject*> kept_;
 
@@ -155,26 +159,27 @@ class ObjectWalker {
   TensorFacts facts_;
   ObjectWalker* survey_;
   CompactPlan plan_;              // The survey's plan.
-  std::vector<size_t> cut_rows_;  // Row of each of its cuts, or kNoRow.
+  std::vector<size_t> cut_rows_;  // Row of each cut, or kNoRow.
   std::vector<int64_t> dense_strides_;
   ArrayNames arrays_;
   ArrayFacts array_facts_;
-  // Python's own, torch or not: "storage", "cpu", collections.OrderedDict.
+  // Python objects that exist without torch: "storage", "cpu",
+  // collections.OrderedDict.
   nanobind::object storage_word_, cpu_, ordered_dict_;
-  PickleMemo types_;  // Type to StorageKind.
+  PickleMemo types_;  // From type to StorageKind.
   struct StorageNote {
-    PyObject* dtype;    // That its bytes are saved as.
-    uint32_t key_memo;  // Number of its key's text in the memo, or kNone.
+    PyObject* dtype;    // The dtype its bytes are saved as.
+    uint32_t key_memo;  // Memo number of its key, or kNone.
     bool is_allocated;
   };
   std::vector<PickledStorage> storages_;
   std::vector<StorageNote> notes_;
-  // Rows by storage object, by the address of what it stands for, and by that
-  // of its bytes.
+  // Rows by storage object, by the address of its StorageImpl, and by the
+  // address of its bytes.
   PickleMemo rows_;
   PickleMemo rows_by_identity_;
   PickleMemo rows_by_data_;
-  // Rows by what holds the memory, one for each dtype it is seen as.
+  // Rows by owner of the memory, one for each dtype that views it.
   std::map<std::pair<PyObject*, const DTypeInfo*>, size_t> array_rows_;
 };
 

@@ -22,7 +22,7 @@ PickledObject PickleObject(nb::handle object,
   ObjectWalker first(options);
   walk(first);
   if (!options.compact) return first.Finish();
-  // What is used of a storage is known when all of the object was seen.
+  // Which bytes of a storage are used is known only after the whole walk.
   first.FinishSurvey();
   ObjectWalker second(options, &first);
   walk(second);
@@ -48,8 +48,8 @@ void BindPickleObject(nb::module_& module) {
                      }
                      return rows;
                    })
-      // Pairs (number, owner) of the storages whose bytes are not in the
-      // memory of this process.
+      // Pairs (number, owner) of the storages whose bytes are not in this
+      // process's memory.
       .def("elsewhere",
            [](const PickledObject& self) {
              nb::list rows;
@@ -61,7 +61,7 @@ void BindPickleObject(nb::module_& module) {
              }
              return rows;
            })
-      // Says where a copy of one of them lies that `owner` keeps alive.
+      // Sets the address of a copy of such a storage; `owner` keeps it alive.
       .def("bring",
            [](PickledObject& self, size_t number, nb::object owner,
               uintptr_t address) {
@@ -69,7 +69,7 @@ void BindPickleObject(nb::module_& module) {
              storage.owner = std::move(owner);
              storage.data = reinterpret_cast<const std::byte*>(address);
            })
-      // Leaves holes for all bytes.
+      // Replaces all bytes by holes.
       .def("leave_out",
            [](PickledObject& self) {
              for (PickledStorage& storage : self.storages) {

@@ -6,10 +6,11 @@ namespace haulway::python {
 
 namespace {
 
-// As many as torch has dtypes, so that rows never move.
+// Torch has fewer dtypes. Space for this many is reserved, so that rows never
+// move.
 constexpr size_t kMostDTypes = 256;
 
-// Reads a property found on a type, without looking it up again.
+// Reads a property that was found on a type, without another lookup.
 nb::object Get(const nb::object& property, PyObject* object) {
   const descrgetfunc get = Py_TYPE(property.ptr())->tp_descr_get;
   return nb::steal(get(property.ptr(), object,
@@ -32,14 +33,14 @@ bool GetIntegers(PyObject* tuple, std::vector<int64_t>* values) {
   values->resize(count);
   for (size_t i = 0; i < count; ++i) {
     PyObject* item = PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(i));
-    // A symbolic size is no int.
+    // A symbolic size is not an int.
     if (!PyLong_CheckExact(item)) return false;
     (*values)[i] = PyLong_AsLongLong(item);
   }
   return true;
 }
 
-// What is not a plain tensor says so by an error, most of the time.
+// Most properties raise RuntimeError for a tensor that is not plain.
 TensorKind OtherOrFailed() {
   if (PyErr_Occurred() == nullptr) return TensorKind::kOther;
   if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return TensorKind::kFailed;
@@ -135,7 +136,7 @@ const DTypeRow* TorchNames::RowOf(PyObject* dtype) {
       if (!row.storage_class.is_valid()) return nullptr;
       row.stored_as = row.dtype;
       row.item_bytes = row.element_bytes;
-      // QInt8Storage and the like: what is quantized has more to it.
+      // QInt8Storage and the like: quantized tensors have more state.
       row.is_plain = PyUnicode_ReadChar(name, 0) != 'Q';
     } else if (PyErr_Occurred() != nullptr) {
       return nullptr;

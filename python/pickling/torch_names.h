@@ -1,4 +1,5 @@
-// What the pickling of tensors needs of torch, looked up once for each pickle.
+// The parts of torch that the pickling of tensors needs, looked up once per
+// pickle.
 
 #pragma once
 
@@ -13,15 +14,15 @@ namespace haulway::python {
 struct DTypeRow {
   nanobind::object dtype;
   nanobind::object storage_class;  // torch.FloatStorage
-  nanobind::object stored_as;      // The dtype its storage counts in.
-  uint64_t item_bytes = 1;         // Size of the items that the storage counts.
+  nanobind::object stored_as;      // The storage's dtype.
+  uint64_t item_bytes = 1;         // Size of the storage's items.
   uint64_t element_bytes = 1;      // Element size of the tensor.
-  bool is_plain = false;           // Else only __reduce_ex__() knows.
-  bool is_v3 = false;              // _rebuild_tensor_v3, of untyped bytes.
+  bool is_plain = false;           // If false, use __reduce_ex__().
+  bool is_v3 = false;              // _rebuild_tensor_v3, on untyped bytes.
   bool is_complex = false;
 };
 
-// What a dense tensor on the CPU is.
+// The properties of a dense tensor on the CPU.
 struct TensorFacts {
   const DTypeRow* dtype = nullptr;
   nanobind::object storage;
@@ -36,10 +37,10 @@ enum class StorageKind : uint32_t { kNone, kTyped, kUntyped };
 
 class TorchNames {
  public:
-  // Finds nothing, and knows no tensor, unless torch is imported.
+  // If torch is not imported, finds nothing; then no object is a tensor.
   TorchNames();
 
-  // False with an error set if torch lacks what is needed.
+  // Returns false with an error set if torch lacks a needed name.
   bool ok() const { return ok_; }
   bool is_loaded() const { return tensor_.is_valid(); }
   bool IsTensor(const PyTypeObject* type) const {
@@ -48,13 +49,14 @@ class TorchNames {
   bool IsParameter(const PyTypeObject* type) const {
     return Is(type, parameter_);
   }
-  // The kind that the type of `object` has. kNone with an error set if it
-  // fails.
+  // Returns the storage kind of the object's type; kNone with an error set on
+  // failure.
   StorageKind StorageKindOf(PyObject* object) const;
 
-  // Reads what a tensor is, reusing the memory of `facts`. kOther for all that
-  // __reduce_ex__() treats in a way of its own: sparse, quantized, nested,
-  // meta, conjugate or negative, not on the CPU, with attributes or hooks.
+  // Reads the properties of a tensor, reusing the memory of `facts`. Returns
+  // kOther for every tensor that __reduce_ex__() treats specially: sparse,
+  // quantized, nested, meta, conjugate or negative, not on the CPU, with
+  // attributes or hooks.
   TensorKind Read(PyObject* tensor, TensorFacts* facts);
 
   const nanobind::object& torch() const { return torch_; }
@@ -65,15 +67,16 @@ class TorchNames {
     return rebuild_parameter_;
   }
   const nanobind::object& location_tag() const { return location_tag_; }
-  // "cpu", if storages on the CPU are all tagged with it; else invalid.
+  // "cpu" if all storages on the CPU have this tag; else invalid.
   const nanobind::object& cpu_tag() const { return cpu_tag_; }
 
-  // (untyped storage, name of its class, count of elements) of a typed one.
+  // Function that returns (untyped storage, class name, element count) of a
+  // typed storage.
   const nanobind::object& parts_of_storage() const { return parts_of_storage_; }
-  // The device that a storage without data stands for, or None.
+  // Function that returns the device of a storage without data, or None.
   const nanobind::object& fake_device() const { return fake_device_; }
 
-  // Reads an untyped storage. False with an error set if it fails.
+  // Reads an untyped storage. Returns false with an error set on failure.
   bool StorageAddress(PyObject* storage, uint64_t* identity, uint64_t* nbytes,
                       const std::byte** data) const;
 
