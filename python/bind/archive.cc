@@ -1,4 +1,4 @@
-// The record level of archives.
+// Bindings of archives at record level.
 
 #include "haulway/archive.h"
 
@@ -114,7 +114,8 @@ void BindArchive(nb::module_& module) {
         [&] { return ArchiveReader::Open(std::move(source), options); })));
   });
   module.def("compute_payload_offset", &ComputePayloadOffset);
-  // The address of a buffer, as torch hands one to a function that writes.
+  // Returns the address of a buffer. torch passes a buffer to a writing
+  // function in this form.
   module.def("capsule_of", [](nb::handle buffer) {
     const Borrowed borrowed(buffer);
     auto* address =

@@ -1,4 +1,4 @@
-// Arenas, their ends, and the memory they lend.
+// Bindings of arenas, their readers and writers, and the memory that they lend.
 
 #include "haulway/arena.h"
 
@@ -26,19 +26,21 @@ namespace haulway::python {
 
 namespace {
 
-// Copies shorter than this keep the GIL: letting go costs more.
+// Copies shorter than this keep the GIL: releasing it costs more than the copy.
 constexpr size_t kLongCopy = size_t{64} << 10;
 
-// A Python object as the owner of a Buffer; let go of with the GIL.
+// Makes a Python object the owner of a Buffer. The object is released with the
+// GIL held.
 std::shared_ptr<const void> OwnerOf(nb::object object) {
   return {new nb::object(std::move(object)), [](const void* owner) {
-            // At exit objects may outlive the interpreter.
+            // At exit, objects may outlive the interpreter.
             const GilHeld gil;
             if (gil) delete static_cast<const nb::object*>(owner);
           }};
 }
 
-// An object's buffer, passed on under a reference that can be weak.
+// Passes an object's buffer on. Unlike many objects with buffers, an Anchor can
+// be weakly referenced.
 class Anchor {
  public:
   explicit Anchor(nb::handle object) {
@@ -223,7 +225,7 @@ void BindArena(nb::module_& module) {
                      nb::is_weak_referenceable())
       .def(nb::init<nb::handle>());
 
-  // Memory at an address, kept alive by `owner`.
+  // Returns a Memory at an address, kept alive by `owner`.
   module.def(
       "memory_at", [](uintptr_t address, uint64_t bytes, nb::object owner) {
         return MakeMemory(Buffer(OwnerOf(std::move(owner)),

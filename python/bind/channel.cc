@@ -1,10 +1,10 @@
-// How: both ends of a channel are classes over the library's, and every wait is
-// cut into slices between which signals are looked at, so that Ctrl-C ends it;
-// the GIL is let go for each. Messages are encoded and decoded without Python's
-// pickle where they can be (item_encoder.cc, item_decoder.cc).
+// How: both ends of a channel are classes over the library's. Every wait runs
+// without the GIL in slices, with a check for signals after each, so that
+// Ctrl-C ends it. Messages are encoded and decoded without Python's pickle
+// where possible (item_encoder.cc, item_decoder.cc).
 //
-// A thread that receives ahead and hands over through a queue was left out: it
-// would wake twice for an item, and need the GIL to do so.
+// A thread that receives ahead and passes items on through a queue was left
+// out: each item would wake two threads, and the second would need the GIL.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -34,21 +34,21 @@ using Part = std::span<const std::byte>;
 
 constexpr uint64_t kLongCopy = uint64_t{64} << 10;
 constexpr uint64_t kAlign = 64;
-// How long a full arena is waited for before looking around.
+// How long to wait for room in a full arena between checks of the parent.
 constexpr uint64_t kSliceNs = 20'000'000;
 
 struct ChannelObject {
   std::shared_ptr<Channel> channel;
 };
 
-// What happens to an item for which the arena has no room.
+// What to do with an item for which the arena has no room.
 enum class WhenFull {
-  kWait,   // It waits while the parent may give some back; then kApart.
-  kApart,  // It gets memory of its own, or else goes through the channel.
-  kBlock,  // It waits until there is room. Too large for the arena: kLimit.
+  kWait,   // Wait while the parent may release memory, then kApart.
+  kApart,  // Use separate memory, or else send through the channel.
+  kBlock,  // Wait for room. An item larger than the arena: kLimit.
 };
 
-// What comes instead of an item.
+// A message that is not an item.
 struct Signal {
   int kind;
   uint32_t epoch;
@@ -59,10 +59,10 @@ nb::bytes ToBytes(Part bytes) {
   return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-// The worker's end: items go through an encoder, their parts into the arena.
+// The worker's end. Encodes items and puts their parts into the arena.
 class ItemSender {
  public:
-  // To several consumers of one arena.
+  // Sends to several consumers of one arena.
   ItemSender(nb::list channels, nb::object encoder, ArenaObject& arena,
              int copy_threads)
       : encoder_object_(std::move(encoder)),
@@ -93,7 +93,7 @@ class ItemSender {
   ItemSender(const ItemSender&) = delete;
   ItemSender& operator=(const ItemSender&) = delete;
 
-  // False if the pass is not wanted any more.
+  // Returns false if the pass is no longer wanted.
   bool Send(nb::handle item, uint32_t epoch) {
     if (broadcast_ != nullptr) {
       audience_ = broadcast_->In(epoch);
@@ -126,7 +126,7 @@ class ItemSender {
     return Transmit(static_cast<MessageKind>(kind), epoch, {&part, 1});
   }
 
-  // The next pass; 0 if the worker is to end.
+  // Returns the number of the next pass, or 0 if the worker should end.
   uint32_t WaitForPass(uint32_t epoch) {
     const Result<uint32_t> next = WithoutGil([&] {
       return broadcast_ != nullptr ? broadcast_->WaitForPass(epoch)
@@ -149,7 +149,7 @@ class ItemSender {
   }
 
  private:
-  // Whether nobody wants the pass any more.
+  // Returns whether no consumer wants the pass any more.
   bool Unwanted(uint32_t epoch) const {
     if (broadcast_ != nullptr) {
       return !broadcast_->LookAround() || broadcast_->In(epoch) == 0;
@@ -183,7 +183,8 @@ class ItemSender {
     }
     uint64_t bytes = 0;
     for (const Part& part : parts) bytes += part.size();
-    // To let go of the GIL can mean to wait long for it: only where it pays.
+    // Small messages that fit keep the GIL: after a release, getting the GIL
+    // back can take long.
     if (bytes < kLongCopy && sender_->CanSend(bytes)) {
       return Unwrap(sender_->Send(kind, epoch, parts));
     }
@@ -191,8 +192,8 @@ class ItemSender {
         WithoutGil([&] { return sender_->Send(kind, epoch, parts); }));
   }
 
-  // Puts the parts into the arena, or leaves them to follow the body. False
-  // if the pass is not wanted any more.
+  // Puts the parts into the arena, or leaves them to follow the body. Returns
+  // false if the pass is no longer wanted.
   bool Place(uint32_t epoch, Envelope* envelope, std::vector<Part>* inlined) {
     const std::vector<ItemPart>& parts = encoder_.parts();
     envelope->parts.resize(parts.size());
@@ -222,7 +223,7 @@ class ItemSender {
     return true;
   }
 
-  // Lays out what follows the body, aligned in the message.
+  // Lays out the inlined parts after the body, aligned within the message.
   void Inline(Envelope* envelope, std::vector<Part>* inlined) {
     static constexpr std::byte kZeros[kAlign] = {};
     head_.clear();
@@ -240,7 +241,7 @@ class ItemSender {
     }
   }
 
-  // Each loan goes out once with an item, however many parts are in it.
+  // Sends each loan once, even if the item has several parts in it.
   void SendLoans(const Envelope& envelope, const std::vector<size_t>& rest) {
     std::vector<UnitRef> seen;
     for (size_t i = 0; i < envelope.parts.size(); ++i) {
@@ -292,7 +293,7 @@ class ItemSender {
     return true;
   }
 
-  // Takes memory of its own for the unit; false if there is none.
+  // Takes separate memory for the unit. Returns false if there is none.
   bool ReserveApart(const std::vector<size_t>& rest, Envelope* envelope) {
     std::vector<ArenaRange> ranges;
     for (const size_t i : rest) ranges.push_back(envelope->parts[i].range);
@@ -305,10 +306,10 @@ class ItemSender {
     return true;
   }
 
-  // Takes room for all, waiting as `when_full_` says. False if there is none
-  // and none is to be expected: the parent holds what it has and waits for
-  // more, or the item is too large. kCancelled if the pass is not wanted any
-  // more.
+  // Takes room for all parts, waiting as `when_full_` says. Returns false if
+  // there is no room and waiting is useless: the parent keeps what it has and
+  // waits for more, or the item is too large. Returns kCancelled if the pass is
+  // no longer wanted.
   Result<bool> ReserveAll(uint32_t epoch, const std::vector<size_t>& rest,
                           Envelope* envelope) {
     bool starved = false;
@@ -318,7 +319,7 @@ class ItemSender {
       const bool blocks = when_full_ == WhenFull::kBlock;
       if (reserved.code() == Code::kLimit && !blocks) return false;
       if (reserved.code() != Code::kTimeout) return reserved;
-      // Asked before the last attempt, so that nothing came in between.
+      // `starved` was read before this last attempt, so no release was missed.
       if (starved || when_full_ == WhenFull::kApart) return false;
       const auto look_up = [&] {
         return (!blocks && Starves(epoch)) || Unwanted(epoch);
@@ -346,7 +347,7 @@ class ItemSender {
     return Status();
   }
 
-  // Nobody will read it.
+  // Takes units back that no consumer will read.
   void TakeBack(const Envelope& envelope) {
     for (const UnitRef unit : UnitsOf(envelope)) writer_->Unsend(unit);
   }
@@ -363,7 +364,7 @@ class ItemSender {
     return units;
   }
 
-  std::unique_ptr<ChannelSender> sender_;  // Or else:
+  std::unique_ptr<ChannelSender> sender_;  // Null if broadcast_ is set.
   std::unique_ptr<Broadcast> broadcast_;
   Audience audience_ = kEveryone;
   nb::object encoder_object_;
@@ -393,7 +394,7 @@ class ItemReceiver {
   uint32_t StartPass() { return receiver_->StartPass(); }
   void Abort() { receiver_->Abort(); }
 
-  // An item of the pass, or a Signal. Items of earlier passes are given back.
+  // Returns an item of the pass, or a Signal. Releases items of earlier passes.
   nb::object Receive(uint32_t epoch, double seconds) {
     while (true) {
       Message message = Next(seconds);
@@ -414,7 +415,7 @@ class ItemReceiver {
   Message Next(double seconds) {
     const uint64_t waiting = receiver_->waiting_bytes();
     if (waiting > 0 && waiting < kLongCopy) {
-      // What is there already is taken without letting go of the GIL.
+      // A message that has already arrived is read without releasing the GIL.
       Result<Message> message = receiver_->Receive(0);
       if (message.ok() || message.status().code() != Code::kTimeout) {
         return Unwrap(std::move(message));
@@ -450,7 +451,7 @@ class ItemReceiver {
   bool raw_;
 };
 
-// For use without a channel: an item as a pickle and parts.
+// Encodes an item as a pickle and its parts, for use without a channel.
 nb::tuple EncodeItem(ItemEncoder& encoder, nb::handle item) {
   encoder.Encode(item);
   nb::list parts;

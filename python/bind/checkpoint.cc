@@ -1,12 +1,11 @@
-// How: a checkpoint is one class over the library's, and its index crosses on
-// demand: rows of tensors as TensorInfo objects, and names as a list made once
-// it is asked for. Memory crosses as a class that keeps its Buffer alive. Loads
-// let go of the GIL and tell progress and signals through Progress.
+// How: a checkpoint is one class over the library's. Its index is converted on
+// demand: rows of tensors to TensorInfo objects, and names to a list on first
+// use. Memory is a class that keeps its Buffer alive. Loads release the GIL,
+// and report progress and check signals through Progress.
 //
-// Making Python's objects for every tensor when a file is opened would take
-// longer than parsing its index, for programs that want a few of them. Tuples
-// of many fields were replaced by classes: a field that moves is then found by
-// name.
+// Building a Python object per tensor at open would take longer than parsing
+// the index, and most programs want only a few of them. Classes are used
+// instead of long tuples, so that fields are found by name.
 
 #include "haulway/checkpoint.h"
 
@@ -48,7 +47,7 @@ namespace {
 using SourcePtr = std::shared_ptr<const ByteSource>;
 using CheckpointPtr = std::shared_ptr<const Checkpoint>;
 
-// Read-only bytes of a Python object, held by a buffer view.
+// Makes a source of a Python object's bytes, held by a read-only buffer view.
 SourcePtr SourceOfBytes(nb::handle object, std::string name) {
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_SIMPLE) != 0) {
@@ -65,7 +64,7 @@ SourcePtr SourceOfBytes(nb::handle object, std::string name) {
                           std::move(name));
 }
 
-// Text that a format does not promise to be UTF-8.
+// Converts text that need not be valid UTF-8.
 nb::object AnyText(const std::string& text) {
   PyObject* const object = PyUnicode_DecodeUTF8(
       text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
@@ -138,13 +137,13 @@ nb::tuple Ints(std::span<const int64_t> numbers) {
   return nb::borrow<nb::tuple>(ints);
 }
 
-// An object of a named tuple of haulway._making.objects.
+// Builds a named tuple of haulway._making.objects.
 template <class... Fields>
 nb::object Named(const char* type, const Fields&... fields) {
   return nb::module_::import_("haulway._making.objects").attr(type)(fields...);
 }
 
-// As a haulway.TensorInfo.
+// Returns a haulway.TensorInfo.
 nb::object DescribeTensor(const Checkpoint& checkpoint, uint32_t row) {
   const TensorInfo& info = checkpoint.index().tensors.at(row);
   constexpr const char* kKinds[] = {"dense", "meta", "storage"};
@@ -156,7 +155,7 @@ nb::object DescribeTensor(const Checkpoint& checkpoint, uint32_t row) {
                info.conjugate, info.negative);
 }
 
-// As a StorageInfo.
+// Returns a StorageInfo.
 nb::object DescribeStorage(const Checkpoint& checkpoint, uint32_t row) {
   const StorageInfo& info = checkpoint.index().storages.at(row);
   nb::object offset = nb::none();
@@ -165,7 +164,7 @@ nb::object DescribeStorage(const Checkpoint& checkpoint, uint32_t row) {
                Text(Name(info.dtype)), info.untyped, info.nbytes, offset);
 }
 
-// Loads storages; calls `progress` with the GIL if it is not None.
+// Loads storages; calls `progress` with the GIL held unless it is None.
 LoadedStorages Load(const Checkpoint& checkpoint,
                     const std::vector<uint32_t>& rows, LoadOptions options,
                     nb::object progress) {
@@ -182,9 +181,9 @@ LoadedStorages Load(const Checkpoint& checkpoint,
       IsRemote(checkpoint.source()) ? Signals::kMind : SignalsFor(bytes));
 }
 
-// Reads a source that is in memory instead of lending views of it, unless the
-// caller chose a way: torch's tensors may be written to, and one copy of all
-// storages takes less than one for each.
+// For a source in memory, reads instead of lending views, unless the caller
+// chose an I/O mode: torch tensors must be writable, and one copy of all
+// storages is faster than one per storage.
 void OwnMemory(const ByteSource& source, LoadOptions* options) {
   if (options->io != IoMode::kAuto || source.Look({}).local_file) return;
   const auto view = source.View(0, 0);
@@ -224,7 +223,7 @@ void BindCheckpoint(nb::module_& module) {
       .def_prop_ro(
           "is_server",
           [](const ByteSource& self) { return self.Look({}).is_server(); })
-      // What tells this version of an object of a server from others, or "".
+      // The version of an object on a server (e.g. its ETag), or "".
       .def_prop_ro("version", [](const ByteSource& self) {
         return self.remote_stats().value_or(RemoteStats{}).version;
       });
@@ -275,7 +274,7 @@ void BindCheckpoint(nb::module_& module) {
                      }
                      return facts;
                    })
-      // What the writer noted, or None if the format has no place for it.
+      // The writer's metadata, or None if the format has no place for it.
       .def_prop_ro("metadata",
                    [](const Checkpoint& self) -> nb::object {
                      const auto& metadata = self.index().metadata;
@@ -314,7 +313,7 @@ void BindCheckpoint(nb::module_& module) {
            [](const Checkpoint& self) { return self.index().tensors.size(); })
       .def("storage_count",
            [](const Checkpoint& self) { return self.index().storages.size(); })
-      // Where its storages were saved from, each place once.
+      // The devices that the storages were saved from, without duplicates.
       .def("locations",
            [](const Checkpoint& self) {
              std::set<std::string_view> locations;
@@ -327,8 +326,8 @@ void BindCheckpoint(nb::module_& module) {
              }
              return names;
            })
-      // (the storage as a Memory; bytes read for it, None where the source has
-      // them in memory)
+      // Returns (the storage as a Memory, bytes read for it, or None if the
+      // source has them in memory).
       .def("read_storage",
            [](const Checkpoint& self, uint32_t row) {
              const auto read_it = [&] { return self.ReadStorage(row); };
@@ -342,7 +341,7 @@ void BindCheckpoint(nb::module_& module) {
              }
              return nb::make_tuple(MakeMemory(std::move(bytes)), read);
            })
-      // Part of a storage as a Memory.
+      // Returns part of a storage as a Memory.
       .def("read_range",
            [](const Checkpoint& self, uint32_t row, uint64_t offset,
               uint64_t length) {
@@ -359,7 +358,7 @@ void BindCheckpoint(nb::module_& module) {
              }
              return MakeMemory(std::move(bytes));
            })
-      // Several storages at once: (list of Memory, stats).
+      // Reads several storages at once: (list of Memory, stats).
       .def(
           "load_storages",
           [](const Checkpoint& self, std::vector<uint32_t> rows,

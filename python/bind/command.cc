@@ -1,4 +1,4 @@
-// The command, for the script that Python's installers make of it.
+// Runs the command line for the script that Python installers generate.
 
 #include "bind/command.h"
 
@@ -18,7 +18,8 @@ namespace python {
 
 namespace {
 
-// Ends the process as the program does: without what Python does at its end.
+// Runs the command and ends the process as the program does, without finalizing
+// Python.
 [[noreturn]] void RunCommandAndExit(const nb::list& words) {
   std::vector<std::string> texts;
   for (const nb::handle word : words) {
@@ -28,8 +29,8 @@ namespace {
   std::vector<char*> argv;
   for (std::string& text : texts) argv.push_back(text.data());
   argv.push_back(nullptr);
-  std::setlocale(LC_ALL, "C");  // Python has set it.
-  // The GIL stays held: there is no other thread of Python's.
+  std::setlocale(LC_ALL, "C");  // Undoes Python's setlocale().
+  // The GIL stays held: Python has no other thread here.
   std::exit(RunCommand(static_cast<int>(texts.size()), argv.data()));
 }
 

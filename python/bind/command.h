@@ -1,4 +1,4 @@
-// The command line, for the script that installers of Python packages make.
+// The command line, for the script that Python installers generate.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Comparing and repairing, manifests and statistics, as the dictionaries
-// that --json prints.
+// Bindings of compare, repair, manifests and statistics. Reports are the
+// dictionaries that --json prints.
 
 #include "haulway/compare.h"
 
@@ -32,7 +32,7 @@ namespace haulway::python {
 
 namespace {
 
-// The filter may be null, and must outlive the function.
+// `names` may be null, and must outlive the returned function.
 std::function<bool(std::string_view)> SelectOf(const NameFilter* names) {
   if (names == nullptr) return nullptr;
   return [names](std::string_view name) { return names->Matches(name); };
@@ -55,7 +55,7 @@ void BindCompare(nb::module_& module) {
       nb::arg("a"), nb::arg("b"), nb::arg("select").none(),
       nb::arg("comparing"), nb::arg("progress").none());
 
-  // Name to (dtype, shape, sha256).
+  // Maps a name to (dtype, shape, sha256).
   module.def(
       "manifest",
       [](std::shared_ptr<Checkpoint> checkpoint, const NameFilter* select,
@@ -103,7 +103,7 @@ void BindCompare(nb::module_& module) {
       nb::arg("file"), nb::arg("others"), nb::arg("path"), nb::arg("to").none(),
       nb::arg("opening"), nb::arg("writing"), nb::arg("progress").none());
 
-  // Name to a dict, or None for what holds no numbers.
+  // Maps a name to a dict, or to None if the tensor holds no numbers.
   module.def(
       "tensor_stats",
       [](std::shared_ptr<Checkpoint> checkpoint, const NameFilter* select,

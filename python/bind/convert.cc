@@ -1,13 +1,13 @@
-// Converting, and writing tensors one after another.
+// Bindings of convert and of the tensor-by-tensor writer.
 //
-// How: options come as Python has checked them, names are chosen and renamed by
-// a function of Python's that is called with the GIL while the library plans,
-// and then everything runs without it. A TensorWriter is bound as it is: bytes
-// that it is given are borrowed for the call. Reports cross as dicts, whose
-// numbers are those of the table of WriteStats.
+// How: Python has already checked the options. Names are selected and renamed
+// by Python functions, called with the GIL while the library plans; the rest
+// runs without it. A TensorWriter borrows the bytes that it is given for the
+// duration of the call. Reports are dicts with the fields of WriteStats.
 //
-// Calling Python for each tensor's bytes was left out: threads that write would
-// wait for the GIL, and what comes tensor by tensor has the writer.
+// A callback into Python for each tensor's bytes was left out: writing threads
+// would wait for the GIL. Callers that produce tensors one by one use the
+// writer.
 
 #include "haulway/convert.h"
 
@@ -49,12 +49,12 @@ DType DTypeOf(const std::string& name) {
   return *dtype;
 }
 
-// An Asked calls Python functions of names. What one raises is raised again,
-// and the file is not made.
+// An Asked calls Python functions with names. If one raises, no file is made,
+// and Rethrow() raises the exception again.
 class Asked {
  public:
-  // Calls `function` and converts what it returns; `otherwise` once one of them
-  // raised.
+  // Returns a function that calls `function` and converts the result. Once any
+  // of the functions has raised, it returns `otherwise`.
   template <class T, class Convert>
   std::function<T(std::string_view)> Of(nb::object function, T otherwise,
                                         Convert convert) {
@@ -82,7 +82,7 @@ class Asked {
   std::optional<nb::python_error> raised_;
 };
 
-// Opens URLs as these options of _options.REMOTE say.
+// Opens URLs with these options of _options.REMOTE.
 SinkOpener OpenerOf(nb::dict remote) {
   return [remote = RemoteOptionsOf(std::move(remote))](
              const std::string& uri, const FileSinkOptions& file) {
@@ -90,9 +90,9 @@ SinkOpener OpenerOf(nb::dict remote) {
   };
 }
 
-// A writer, and what its Commit() tells.
+// A writer, and the progress that its Commit() reports.
 struct ToldWriter {
-  std::unique_ptr<Progress> told;  // Outlives the writer.
+  std::unique_ptr<Progress> told;  // Must outlive the writer.
   std::unique_ptr<TensorWriter> writer;
 };
 
@@ -120,7 +120,8 @@ std::vector<int64_t> ShapeOf(nb::handle shape) {
 }  // namespace
 
 void BindConvert(nb::module_& module) {
-  // Our name of a dtype, by ours in any case, or torch's; None if it is none.
+  // Returns our name of a dtype, given our name in any case or torch's name;
+  // None if there is no such dtype.
   module.def("dtype_name", [](std::string name) -> std::optional<std::string> {
     auto dtype = DTypeFromTorchName(name);
     if (!dtype.has_value()) {
@@ -205,7 +206,7 @@ void BindConvert(nb::module_& module) {
         Progress told(std::move(progress));
         told.Attach(&options.save.write);
         const std::string target = PathBytes(path);
-        // What a function raised counts before what came of it.
+        // A callback's exception takes precedence over the failure it caused.
         const auto convert = [&]() -> Result<ConvertReport> {
           auto report = Convert(std::move(from), target, options);
           if (!report.ok() && asked.raised()) return ConvertReport();
@@ -247,7 +248,7 @@ void BindConvert(nb::module_& module) {
              }));
            })
       .def("commit", [](ToldWriter& self) {
-        // It may be sent to a server.
+        // The commit may upload to a server.
         return FieldsDict(
             self.told->Run([&] { return self.writer->Commit(); }));
       });

@@ -1,8 +1,9 @@
-// What `.metadata` of a distributed checkpoint says, and where its chunks lie.
+// Bindings for distributed checkpoints: the content of `.metadata`, and where
+// the chunks are stored.
 //
-// How: the library parses and checks; here its facts become tuples in one pass,
-// of which Python makes torch's classes. Data of other planners are converted
-// by value, shared containers once.
+// How: the library parses and checks. Its results are converted to tuples in
+// one pass, from which Python builds torch's classes. Data of other planners
+// are converted by value, shared containers once.
 
 #include "haulway/dcp.h"
 
@@ -34,7 +35,7 @@ namespace haulway::python {
 
 namespace {
 
-// A tuple whose items `make` gives by number.
+// Builds a tuple; `make` returns the item with a given number.
 template <class Make>
 nb::object TupleOf(size_t size, const Make& make) {
   PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(size));
@@ -60,8 +61,8 @@ nb::object TextOrNone(const std::optional<std::string_view>& text) {
   return text.has_value() ? Text(*text) : nb::object(nb::none());
 }
 
-// Plain values of a pickle: numbers, texts, tuples, lists and dicts. What else
-// stands there, under names that the caller allowed, is None.
+// Converts plain values of a pickle: numbers, texts, tuples, lists and dicts.
+// Any other object, even if the caller allowed its name, becomes None.
 class PlainValues {
  public:
   explicit PlainValues(uint32_t max_depth) : max_depth_(max_depth) {}
@@ -114,7 +115,9 @@ class PlainValues {
     nb::dict dict;
     made_.emplace(value.identity(), dict);
     for (const MappingItem& item : value.mapping().items()) {
-      if (item.key.identity() != nullptr) continue;  // Perhaps not hashable.
+      if (item.key.identity() != nullptr)
+        continue;  // A container may not be
+                   // hashable.
       dict[Of(item.key)] = Of(item.value, depth + 1);
     }
     return dict;

@@ -1,4 +1,4 @@
-// GPUs: loading into their memory.
+// Bindings for loading into GPU memory.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -23,7 +23,8 @@ namespace haulway::python {
 
 namespace {
 
-// The storages' places on the device, whose memory the caller keeps.
+// Returns the destination of each storage on the device. The caller keeps the
+// memory alive.
 std::vector<DeviceBuffer> TargetsAt(const Checkpoint& checkpoint,
                                     const std::vector<uint32_t>& rows,
                                     const std::vector<uint64_t>& addresses,
@@ -51,8 +52,8 @@ void BindDevice(nb::module_& module) {
       },
       nb::arg("ordinal"), nb::arg("driver") = "libcuda.so.1");
 
-  // Storages to addresses on the device, each of the size of its storage.
-  // Returns statistics.
+  // Loads storages to addresses on the device; each address has room for its
+  // storage. Returns statistics.
   module.def(
       "load_to_device",
       [](std::shared_ptr<Checkpoint> checkpoint,

@@ -1,4 +1,4 @@
-// The environment of this process, as the options of haulway._config need it.
+// Reads this process's environment for the options of haulway._config.
 
 #include <nanobind/nanobind.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@ namespace nb = nanobind;
 namespace haulway::python {
 
 void BindEnvironment(nb::module_& module) {
-  // The names of a frozenset that are set in the environment. Python changes
-  // the environment with the GIL only.
+  // Returns the names in a frozenset that are set in the environment. Safe
+  // because Python changes the environment only with the GIL held.
   module.def("variables_among", [](const nb::frozenset& names) {
     nb::list found;
     for (char** entry = environ; entry != nullptr && *entry != nullptr;

@@ -14,14 +14,15 @@ namespace haulway::python {
 
 namespace {
 
-// The error that Python raised, as a status. Requires: the GIL is held.
+// Converts the exception that Python raised to a status. Requires: the GIL is
+// held.
 Status StatusOf(nb::python_error& raised) {
   Code code = Code::kIoError;
   if (raised.matches(PyExc_ConnectionError)) code = Code::kUnavailable;
   if (raised.matches(PyExc_TimeoutError)) code = Code::kTimeout;
   if (raised.matches(PyExc_EOFError)) code = Code::kTruncated;
   if (raised.matches(PyExc_KeyboardInterrupt)) {
-    // The thread that waits for this shall raise it.
+    // Delivers the interrupt to the main thread, which waits for this read.
     PyErr_SetInterrupt();
     code = Code::kCancelled;
   }
@@ -99,7 +100,7 @@ class FileObjectSource : public ByteSource {
   }
 
  private:
-  // Views of memory of ours, which nobody can use any more afterwards.
+  // Memoryviews of our memory. Release() makes them unusable.
   class Views {
    public:
     nb::object Add(std::span<std::byte> out) {
@@ -110,7 +111,7 @@ class FileObjectSource : public ByteSource {
       views_.append(nb::steal(view));
       return nb::borrow(view);
     }
-    // Fails if somebody lent one of them on.
+    // Throws if a consumer still exports one of the views.
     void Release() {
       for (const nb::handle view : views_) view.attr("release")();
     }
@@ -135,7 +136,7 @@ class FileObjectSource : public ByteSource {
     views.Release();
   }
 
-  PyObject* const reader_;  // Owned.
+  PyObject* const reader_;  // Owned reference.
   const uint64_t size_;
   const std::string name_;
   const int parallel_;

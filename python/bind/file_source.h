@@ -1,4 +1,4 @@
-// File objects of Python as sources.
+// Uses file objects of Python as sources.
 
 #pragma once
 
@@ -12,13 +12,15 @@
 
 namespace haulway::python {
 
-// A source of `size` bytes that asks `reader`, an object of Python with
+// Returns a source of `size` bytes that reads through `reader`, a Python object
+// with
 //   read(offset, view)    fills the writable memoryview, and
-//   read_many(ranges)     does so for a list of such pairs,
-// both from any thread. What they raise fails the read: ConnectionError with
-// kUnavailable and TimeoutError with kTimeout, which are tried again, EOFError
-// with kTruncated, all else with kIoError. `parallel` is how many reads in
-// flight pay off. The GIL need not be held to read or to drop the source.
+//   read_many(ranges)     does so for a list of such pairs.
+// Both are called from any thread. Their exceptions fail the read:
+// ConnectionError as kUnavailable and TimeoutError as kTimeout, which are
+// retried, EOFError as kTruncated, and any other as kIoError. `parallel` is the
+// number of concurrent reads that pays off. Reading and destroying the source
+// do not require the GIL.
 std::shared_ptr<const ByteSource> MakeFileObjectSource(nanobind::object reader,
                                                        uint64_t size,
                                                        std::string name,

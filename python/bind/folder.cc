@@ -1,5 +1,5 @@
-// Folders: lists of names, whole or page by page, and what the files of a
-// folder are to one another.
+// Bindings for folders: lists of names, complete or by page, and how the files
+// of a folder belong together.
 
 #include "haulway/folder.h"
 
@@ -30,7 +30,7 @@ nb::list PathList(const std::vector<std::string>& names) {
   return list;
 }
 
-// What lists a folder, as Python calls it.
+// Wraps a function that lists a folder for Python.
 template <class Lister>
 auto Listing(Lister list) {
   return [list](const nb::str& path, nb::dict remote) {
@@ -78,7 +78,7 @@ void BindFolder(nb::module_& module) {
         return self.IsCheckpoint(PathBytes(name));
       });
 
-  // An iterator over lists of names.
+  // An iterator over lists of names, one per page.
   nb::class_<FolderPages>(module, "FolderPages")
       .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
       .def("__next__", [](FolderPages& self) {

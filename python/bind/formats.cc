@@ -1,4 +1,4 @@
-// The table of formats.
+// Bindings of the tables of formats and dtypes.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string_view.h>
@@ -95,9 +95,9 @@ void BindFormats(nb::module_& module) {
       },
       "All formats that can be read, in the order in which they are tried. "
       "Raises nothing.");
-  // Rows (name, torch's name, kind, "itself" or "ml_dtypes" or "" for NumPy,
-  // name of the dtype of NumPy that holds the bits, bytes of an item, elements
-  // in it, name in safetensors files, whether DLPack has a code).
+  // Rows (name; torch's name; kind; NumPy support: "itself", "ml_dtypes" or "";
+  // NumPy dtype that holds the bits; bytes per item; elements per item; name in
+  // safetensors files; whether DLPack has a code).
   module.def("dtypes", [] {
     nb::list rows;
     for (const DTypeInfo& info : AllDTypes()) {
@@ -108,7 +108,7 @@ void BindFormats(nb::module_& module) {
     }
     return rows;
   });
-  // In the order in which the package has them.
+  // Names in the order of the safetensors package.
   module.def("safetensors_dtypes", [] {
     nb::list names;
     for (const DType dtype : kSafetensorsDTypes) {

@@ -1,16 +1,15 @@
-// Archives end to end: files in which several checkpoints of torch.save follow
-// one another, as torch.distributed.checkpoint writes them.
+// Bindings for concatenated archives: files in which several torch.save
+// checkpoints follow one another, as torch.distributed.checkpoint writes them.
 //
-// How: every item is opened as the checkpoint that it is, within its range of a
-// file, and an ItemsReader joins their tensors: row i of the result is the
-// tensor of item i, its storage where it lies in the files laid one after
-// another. So the engine plans one load over all items: it merges neighbours,
-// reads on several threads, and checks frames and digests as for any file.
-// Writing is the same the other way round: the layouts of the archives are
-// joined and the engine writes one file.
+// How: every item is opened as a checkpoint in its range of a file, and an
+// ItemsReader joins their tensors: row i of the result is the tensor of item i,
+// and its storage has its offset in the concatenation of the files. The engine
+// can then plan one load over all items: it merges neighbours, reads on several
+// threads, and checks frames and digests as for any file. Writing joins the
+// layouts of the archives, and the engine writes one file.
 //
-// Opening an item looks at its beginning and its end. If the file is on a
-// server, these and small items are requested first, neighbours in one request.
+// Opening an item reads its beginning and its end. If the file is on a server,
+// these ranges and small items are fetched first, neighbours in one request.
 
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
@@ -49,26 +48,26 @@ namespace {
 
 using SourcePtr = std::shared_ptr<const ByteSource>;
 
-// Where an item lies.
+// The location of an item.
 struct Item {
   size_t source = 0;
   uint64_t offset = 0;
   uint64_t length = 0;
 };
 
-// What is asked for ahead of opening: an item of up to kWhole bytes, else so
-// much of its beginning and of its end, which hold all but the payload of a
-// tensor as torch writes one.
+// Ranges to prefetch before items are opened: an item of up to kWhole bytes
+// completely, else kEdge bytes at its beginning and its end. In torch's files
+// these hold everything except the payload.
 constexpr uint64_t kWhole = 256 * kKiB;
 constexpr uint64_t kEdge = 4 * kKiB;
-// Ranges that lie closer are asked for as one, up to so much.
+// Ranges with a gap of at most kGap are fetched in one request, up to kWindow.
 constexpr uint64_t kGap = 64 * kKiB;
 constexpr uint64_t kWindow = 4 * kMiB;
 
-// An AheadSource is a source of which some ranges are in memory.
+// An AheadSource is a source with some ranges already in memory.
 class AheadSource : public ByteSource {
  public:
-  // Reads the ranges, which must be in order and within the source.
+  // Reads the ranges, which must be sorted and within the source.
   static Result<SourcePtr> Read(SourcePtr parent,
                                 std::span<const ByteRange> ranges) {
     std::vector<Window> windows;
@@ -133,17 +132,17 @@ class AheadSource : public ByteSource {
       : parent_(std::move(parent)), windows_(std::move(windows)) {}
 
   const SourcePtr parent_;
-  const std::vector<Window> windows_;  // By `begin`.
+  const std::vector<Window> windows_;  // Sorted by `begin`.
 };
 
-// The source with what opening `items` of it looks at in memory.
+// Wraps a source so that everything read to open its `items` is in memory.
 Result<SourcePtr> Ahead(SourcePtr source, size_t number,
                         std::span<const Item> items) {
   std::vector<ByteRange> ranges;
   for (const Item& item : items) {
     if (item.source != number || item.length > source->size() ||
         item.offset > source->size() - item.length) {
-      continue;  // Opening it says what is wrong.
+      continue;  // Opening the item will report the error.
     }
     if (item.length <= kWhole) {
       ranges.push_back({item.offset, item.length});
@@ -157,7 +156,8 @@ Result<SourcePtr> Ahead(SourcePtr source, size_t number,
   return AheadSource::Read(std::move(source), ranges);
 }
 
-// An ItemsReader is the tensors of items, one each, in the order of the items.
+// An ItemsReader presents the tensors of items, one per item, in the order of
+// the items.
 class ItemsReader : public FormatReader {
  public:
   ItemsReader(SourcePtr source,
@@ -170,7 +170,8 @@ class ItemsReader : public FormatReader {
       has_digests_ |= item->reader().has_digests();
     }
   }
-  // Adds the tensor of the next item, which begins at `start` of the source.
+  // Adds the tensor of the next item, which begins at byte `start` of the
+  // source.
   void Append(uint64_t start) {
     const CheckpointIndex& one = items_[index_.tensors.size()]->index();
     TensorInfo tensor = one.tensors[0];
@@ -213,7 +214,7 @@ class ItemsReader : public FormatReader {
   }
 
  private:
-  // Whose storage a row is, and which one.
+  // The item that a storage row belongs to, and the row in that item.
   struct Row {
     size_t item;
     uint32_t storage;
@@ -229,12 +230,12 @@ class ItemsReader : public FormatReader {
   bool has_digests_ = false;
 };
 
-// Opens one item, which must be a tensor and nothing else.
+// Opens one item, which must be a single tensor.
 Result<std::shared_ptr<const Checkpoint>> OpenItem(const SourcePtr& source,
                                                    const Item& item,
                                                    const OpenOptions& options) {
   HAULWAY_ASSIGN(auto range, MakeSliceSource(source, item.offset, item.length));
-  // Not by its name, which is that of a file of several.
+  // The format is fixed: the file's name says nothing about an item.
   HAULWAY_ASSIGN(auto reader,
                  EntryOf(Format::kTorch).open(std::move(range), options));
   auto checkpoint = std::make_shared<const Checkpoint>(std::move(reader));
@@ -250,8 +251,8 @@ Result<std::shared_ptr<const Checkpoint>> OpenItem(const SourcePtr& source,
   return checkpoint;
 }
 
-// Opens items, by number, from several threads. Each thread takes the next item
-// that none has taken; after a failure only those before it.
+// Opens items on several threads, in order of their number. After a failure,
+// only items before the failed one are still opened.
 class ItemsOpener {
  public:
   ItemsOpener(std::span<const SourcePtr> sources, std::span<const Item> items,
@@ -262,7 +263,7 @@ class ItemsOpener {
         opened_(items.size()),
         failed_(items.size()) {}
 
-  // The items, or why the first of those that failed did.
+  // Returns the items, or the error of the first item that failed.
   Result<std::vector<std::shared_ptr<const Checkpoint>>> Run(size_t* failed) {
     const size_t count = std::clamp<size_t>(std::thread::hardware_concurrency(),
                                             1, items_.size() / kLeast + 1);
@@ -279,7 +280,7 @@ class ItemsOpener {
   }
 
  private:
-  static constexpr size_t kLeast = 64;  // Items for each thread.
+  static constexpr size_t kLeast = 64;  // Minimum number of items per thread.
 
   void Work() {
     for (size_t i = next_++; i < failed_; i = next_++) {
@@ -311,7 +312,7 @@ class ItemsOpener {
   Status status_;
 };
 
-// Opens items; `failed` is the one at which that ended.
+// Opens items. On failure, `failed` is the number of the item.
 Result<std::shared_ptr<const Checkpoint>> OpenItems(
     std::vector<SourcePtr> sources, std::span<const Item> items,
     const OpenOptions& options, size_t* failed) {
@@ -331,7 +332,7 @@ Result<std::shared_ptr<const Checkpoint>> OpenItems(
   return std::make_shared<const Checkpoint>(std::move(reader));
 }
 
-// Bytes that are written as they are.
+// A layout of bytes that are written unchanged.
 class BytesLayout : public Layout {
  public:
   BytesLayout(std::span<const std::byte> bytes, Digesting digesting)
@@ -353,9 +354,9 @@ class BytesLayout : public Layout {
 }  // namespace
 
 void BindItems(nb::module_& module) {
-  // A Checkpoint whose tensor in row i is that of item i, a tuple (number of a
-  // source, offset, length). `said` is a function from a row to what the item
-  // is called in messages.
+  // Returns a Checkpoint whose row i is the tensor of item i, a tuple (number
+  // of a source, offset, length). `said` is a function from a row to the item's
+  // name in messages.
   module.def(
       "open_items",
       [](std::vector<std::shared_ptr<ByteSource>> sources, nb::list list,
@@ -395,9 +396,9 @@ void BindItems(nb::module_& module) {
       nb::arg("sources"), nb::arg("items"), nb::arg("said"),
       nb::arg("opening") = nb::dict());
 
-  // Writes items one behind the other as one file. An item is bytes, written as
-  // they are, or a list of records as write_archive() takes them. Gives the
-  // (offset, length) of each, and statistics.
+  // Writes items back to back as one file. An item is bytes, written unchanged,
+  // or a list of records as for write_archive(). Returns the (offset, length)
+  // of each item, and statistics.
   module.def(
       "write_items",
       [](nb::object target, nb::list list, nb::dict writing,

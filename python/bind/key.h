@@ -1,4 +1,4 @@
-// Keys and passphrases from Python.
+// Accepts keys and passphrases from Python.
 
 #pragma once
 
@@ -12,8 +12,9 @@
 
 namespace haulway::python {
 
-// Bytes, or None for no secret. Calls check what users give (_secrets.py); this
-// refuses what did not go that way. Python's own copy is the caller's affair.
+// Converts bytes, or None for no secret. Calls check user input first
+// (_secrets.py); this function refuses input that bypassed the check. The
+// caller is responsible for Python's own copy.
 inline Secret SecretOf(const char* name, nanobind::handle bytes) {
   if (bytes.is_none()) return Secret();
   if (!PyBytes_Check(bytes.ptr()) || PyBytes_GET_SIZE(bytes.ptr()) == 0) {

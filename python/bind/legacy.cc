@@ -1,4 +1,4 @@
-// Writing the container of torch 1.5 and before.
+// Bindings for writing the container of torch 1.5 and before.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

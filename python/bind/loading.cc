@@ -24,8 +24,8 @@ namespace haulway::python {
 
 namespace {
 
-// A StorageStream, and what it was told to tell. Python ends the stream when
-// it lets go of this, with or without having taken all.
+// A StorageStream with its progress. Destroying it ends the stream, whether or
+// not all storages were taken.
 class Stream {
  public:
   Stream(std::shared_ptr<const Checkpoint> checkpoint,
@@ -44,10 +44,11 @@ class Stream {
   }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  // Its threads may be waiting for the GIL, to tell of progress.
+  // Close() releases the GIL, which the stream's threads may need to report
+  // progress.
   ~Stream() { Close(); }
 
-  // (position, Memory), or None after the last.
+  // Returns (position, Memory), or None after the last.
   nb::object Next() {
     auto next = told_.Run(
         [&]() -> Result<std::optional<Loaded>> {
@@ -83,12 +84,12 @@ class Stream {
   const bool waits_for_server_;
   Progress told_;
   LoadOptions options_;
-  std::mutex mutex_;  // Never waited for with the GIL.
+  std::mutex mutex_;  // Lock only without the GIL.
   std::unique_ptr<StorageStream> stream_;
   LoadStats last_;
 };
 
-// The pool of all loads of this process. Never destroyed: its thread may
+// The memory pool of all loads in this process. Never destroyed: its thread may
 // outlive main().
 const MemoryPool& ThePool() {
   static const MemoryPool* const pool = new MemoryPool();
@@ -108,7 +109,7 @@ RemoteOptions RemoteOptionsOf(nb::dict named) {
   const std::string ca_file = std::exchange(options.ca_file, {});
   const std::string ca_dir = std::exchange(options.ca_dir, {});
   SetFields(std::move(named), &options);
-  // Who is trusted, and not who else the environment says.
+  // Explicit certificates replace those of the environment.
   if (options.ca_file.empty() && options.ca_dir.empty()) {
     options.ca_file = ca_file;
     options.ca_dir = ca_dir;
@@ -136,13 +137,14 @@ LoadOptions LoadOptionsOf(nb::dict named) {
 }
 
 void BindLoading(nb::module_& module) {
-  // The statistics of a load that can be added up.
+  // Names of the fields of load statistics that can be summed.
   module.attr("LOAD_SUMS") = SummedFields<LoadStats>();
   nb::class_<Stream>(module, "StorageStream")
       .def("next", &Stream::Next)
       .def("stats", &Stream::Stats)
       .def("close", &Stream::Close);
-  // Before a fork, so that the child has no memory and no thread of it.
+  // Called before a fork, so that the child inherits no pooled memory and no
+  // thread.
   module.def(
       "clear_memory_pool", [] { ThePool().Clear(); },
       nb::call_guard<nb::gil_scoped_release>());

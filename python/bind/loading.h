@@ -1,4 +1,4 @@
-// What loading is told, and what it tells, in Python's terms.
+// Converts load options and statistics between Python and the library.
 
 #pragma once
 
@@ -14,15 +14,16 @@
 
 namespace haulway::python {
 
-// Options by the names of the table of OpenOptions; what is missing or None
-// stays as it is. Raises TypeError for any other name.
+// Converts a dict of the options of OpenOptions. A missing or None option keeps
+// its default. Raises TypeError for any other name.
 OpenOptions OpenOptionsOf(nanobind::dict named);
 
-// The same by the table of RemoteOptions, over those of the environment.
+// Converts a dict of the options of RemoteOptions, which override the
+// environment.
 RemoteOptions RemoteOptionsOf(nanobind::dict named);
 
-// The same by the table of LoadOptions, and `memory`, a VersionMemory to load
-// into.
+// Converts a dict of the options of LoadOptions; also takes `memory`, the
+// VersionMemory to load into.
 LoadOptions LoadOptionsOf(nanobind::dict named);
 
 // Registers StorageStream.

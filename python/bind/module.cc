@@ -1,5 +1,5 @@
-// The extension module haulway._haulway. The package around it is the API;
-// this is not.
+// The extension module haulway._haulway. It is private; the API is the package
+// around it.
 
 #include <nanobind/nanobind.h>
 
@@ -13,7 +13,8 @@
 NB_MODULE(_haulway, module) {
   module.attr("__version__") = HAULWAY_VERSION;
   haulway::InstallSigbusGuard();
-  // What a program still holds when it ends is not lost; tests want to know.
+  // Objects that are still alive at exit are not leaks; tests enable the
+  // warnings.
   nanobind::set_leak_warnings(false);
   module.def("warn_of_leaks", [](bool on) { nanobind::set_leak_warnings(on); });
   haulway::python::BindMemory(module);

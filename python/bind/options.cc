@@ -1,4 +1,4 @@
-// The tables of options, for the package's own: see _options.py.
+// Exports the tables of options for _options.py.
 
 #include "haulway/options.h"
 
@@ -37,8 +37,8 @@ nb::tuple Words(std::string_view text) {
   return nb::tuple(NameOf(text).attr("split")());
 }
 
-// What a value of an option is, and its default; "" if no check of Python's is
-// made of the option.
+// The type of an option's value, and its default. `name` is "" if Python does
+// not check the option.
 struct Kind {
   const char* name = "";
   nb::object otherwise = nb::none();
@@ -80,7 +80,7 @@ Kind KindOf(const Value&, const Option&) {
   return {};
 }
 
-// Dicts of what the table of a struct says of each option.
+// Returns a dict for each option of a struct, from its table.
 template <class Struct>
 nb::list RowsOf() {
   nb::list rows;
@@ -106,7 +106,7 @@ nb::list RowsOf() {
   return rows;
 }
 
-// The type of the items of a list or of what may be absent, else the type.
+// The element type of a vector or an optional, else the type itself.
 template <class Value>
 struct Item {
   using Type = Value;
@@ -120,7 +120,8 @@ struct Item<std::optional<Value>> {
   using Type = Value;
 };
 
-// Pairs of a name and a meaning; "findings.code" is a field of each finding.
+// Adds pairs (name, meaning) of a report's fields. "findings.code" is a field
+// of each finding.
 template <class Struct>
 void AddReportRows(const std::string& prefix, nb::list* rows) {
   const Struct object{};
@@ -158,7 +159,7 @@ void BindOptions(nb::module_& module) {
     tables["RepairOptions"] = RowsOf<RepairOptions>();
     return tables;
   });
-  // What is in the reports of the command's verbs.
+  // Returns the fields of the command's reports by verb.
   module.def("report_rows", [] {
     nb::dict verbs;
     verbs["verify"] = ReportRows<VerifyReport>();

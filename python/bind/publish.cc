@@ -1,4 +1,4 @@
-// Publications: haulway.publish() and haulway.subscribe().
+// Bindings of publications: haulway.publish() and haulway.subscribe().
 
 #include "haulway/publish.h"
 
@@ -40,8 +40,8 @@ uint64_t Publish(Publisher& publisher, ItemEncoder& encoder, nb::handle state,
   return Unwrap(version);
 }
 
-// (version, the object), whose parts can be written to by this process or by
-// nobody; the bytes are the same either way.
+// Returns (version, the object). The parts are writable in this process or
+// read-only; both share the same bytes.
 nb::tuple Load(PublishedVersion taken, bool writable) {
   const Buffer& message = taken.message;
   const Buffer bytes(
@@ -71,7 +71,7 @@ void BindPublish(nb::module_& module) {
              return MakeMemory(
                  Unwrap(WithoutGil([&] { return self.Reserve(bytes); })));
            })
-      // What the engine loads to instead of memory of its own.
+      // Memory of the publisher that loads use instead of their own.
       .def(
           "version_memory",
           [](Publisher& self) { return VersionMemory{&self}; },
@@ -86,7 +86,8 @@ void BindPublish(nb::module_& module) {
           [](const std::string& name) {
             return Unwrap(WithoutGil([&] { return Subscriber::Open(name); }));
           })
-      // (version, object) of the newest version, in at most so many seconds.
+      // Waits up to `seconds` for a version after `newer_than`. Returns
+      // (version, object).
       .def("take",
            [](const Subscriber& self, uint64_t newer_than, double seconds,
               bool writable) {

@@ -1,4 +1,4 @@
-// Records of archives as they come from Python.
+// Accepts records of archives from Python.
 
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace haulway::python {
 
-// Records as they come from Python: pairs of a name and what to write, or the
-// number of bytes to leave free; a PickledObject stands for its storages.
+// Records from Python: pairs of a name and either the bytes to write or the
+// number of bytes to leave free. A PickledObject stands for its storages.
 struct Records {
   explicit Records(nanobind::list list) {
     borrowed.reserve(list.size());
@@ -30,7 +30,8 @@ struct Records {
       if (nanobind::isinstance<PickledObject>(item)) {
         const auto& object = nanobind::cast<const PickledObject&>(item);
         for (const PickledStorage& storage : object.storages) {
-          // Without bytes a hole is left: the storage is on no device.
+          // A null address leaves a hole, so an empty storage needs another
+          // one.
           const bool empty = storage.nbytes == 0;
           records.push_back({fmt::format("data/{}", next_storage++),
                              storage.nbytes, empty ? &kNothing : storage.data});

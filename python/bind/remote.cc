@@ -1,4 +1,4 @@
-// Bytes of sources as they are, and what is special about URLs.
+// Bindings for reading the bytes of sources, and for URLs.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -40,7 +40,7 @@ Existing ExistingOf(const std::string& name) {
                    name + "'"));
 }
 
-// Memory that Python lends to be written to.
+// Memory that a Python object lends for writing.
 class Lent {
  public:
   explicit Lent(nb::handle object) {
@@ -61,7 +61,7 @@ class Lent {
   Py_buffer view_{};
 };
 
-// Fills a writable buffer for each pair of an offset and a buffer.
+// Takes pairs (offset, writable buffer) and fills the buffers.
 void ReadMany(const ByteSource& source, nb::list pairs) {
   std::vector<Lent> lent;
   std::vector<ReadRequest> requests;
@@ -92,7 +92,7 @@ nb::dict StatsOf(const ByteSource& source) {
   return dict;
 }
 
-// `check` is called with the path of what was brought, or None.
+// `check` is None or is called with the path of the downloaded file.
 nb::dict DownloadTo(const ByteSource& source, const std::string& path,
                     int threads, nb::object progress, nb::object check) {
   DownloadOptions options;
@@ -113,7 +113,7 @@ nb::dict DownloadTo(const ByteSource& source, const std::string& path,
       return Status();
     };
   }
-  // What the check raised counts before what came of it.
+  // The exception of `check` takes precedence over the failure it caused.
   const auto download = [&]() -> Result<DownloadStats> {
     auto stats = Download(source, path, options);
     if (!stats.ok() && raised.has_value()) return DownloadStats();
@@ -162,7 +162,7 @@ void BindRemote(nb::module_& module) {
   module.def(
       "presign_s3", [](const std::string& uri, uint64_t seconds, nb::dict s3) {
         const S3Options options = S3OptionsOf(std::move(s3));
-        // In a string as it is, g++ 12 takes its end for a mistake.
+        // The unique_ptr works around a false warning of g++ 12 about strings.
         return *Minding([&]() -> Result<std::unique_ptr<std::string>> {
           HAULWAY_ASSIGN(std::string url, PresignS3(uri, seconds, options));
           return std::make_unique<std::string>(std::move(url));

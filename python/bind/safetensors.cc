@@ -1,4 +1,4 @@
-// What haulway.safetensors needs beside what all formats have.
+// Bindings that only haulway.safetensors needs.
 
 #include "haulway/safetensors.h"
 
@@ -36,7 +36,8 @@ namespace {
 
 constexpr uint64_t kPrefixBytes = 8;
 
-// A header, or what the package says of a file that can have none.
+// A header, or the safetensors package's message for a file without a valid
+// one.
 struct Header {
   std::string text;
   std::optional<std::string> refusal;
@@ -61,7 +62,8 @@ Result<Header> ReadHeader(const ByteSource& source) {
   return header;
 }
 
-// The message of the package for a file, nullopt where it would take it.
+// Returns the safetensors package's error message for a file, or nullopt if the
+// package would accept it.
 Result<std::optional<std::string>> Refusal(const ByteSource& source) {
   HAULWAY_ASSIGN(const Header header, ReadHeader(source));
   if (header.refusal.has_value()) return header.refusal;
@@ -69,8 +71,8 @@ Result<std::optional<std::string>> Refusal(const ByteSource& source) {
                             source.size() - kPrefixBytes - header.text.size());
 }
 
-// Eight bytes of a text from `at` on as a number that compares as they do; what
-// is past its end is zero.
+// Returns eight bytes of a text from `at` on as a big-endian number, so that
+// numbers compare as the bytes do. Bytes past the end are zero.
 uint64_t BytesAt(std::string_view text, size_t at) {
   uint64_t word = 0;
   const std::string_view rest = text.substr(std::min(at, text.size()), 8);
@@ -79,10 +81,10 @@ uint64_t BytesAt(std::string_view text, size_t at) {
                                                     : word;
 }
 
-// The entries in the order of their names' bytes. What tells two names of a
-// model apart stands soon after what all of them begin with; compared as
-// numbers that lie in the rows, it takes a third of the time that comparing the
-// names does, each of which is far from the one before.
+// Returns the entries sorted by the bytes of their names. The names of a model
+// usually differ soon after their common prefix. Comparing those bytes as
+// numbers in the rows takes a third of the time of comparing the names, which
+// are scattered in memory.
 LongVector<uint32_t> OrderOfNames(const LongVector<Entry>& entries) {
   const std::string_view one = entries.front().name;
   size_t common = one.size();
@@ -110,10 +112,10 @@ LongVector<uint32_t> OrderOfNames(const LongVector<Entry>& entries) {
   return order;
 }
 
-// Names in the order of their bytes, which is Python's order of them.
+// Returns the names sorted by their bytes, which is also Python's order.
 nb::object SortedNames(const Checkpoint& checkpoint) {
   const LongVector<Entry>& entries = checkpoint.entries();
-  LongVector<uint32_t> order;  // Empty if it is the entries' own.
+  LongVector<uint32_t> order;  // Empty if the entries are sorted.
   if (!std::ranges::is_sorted(entries, {}, &Entry::name)) {
     order = OrderOfNames(entries);
   }
@@ -133,7 +135,7 @@ nb::object SortedNames(const Checkpoint& checkpoint) {
 }  // namespace
 
 void BindSafetensors(nb::module_& module) {
-  // A Checkpoint of what the package takes, whatever else it may look like.
+  // Opens a source as a safetensors file, whatever other format it resembles.
   module.def("open_safetensors", [](std::shared_ptr<ByteSource> source) {
     OpenOptions options;
     options.strictness = Strictness::kLenient;
@@ -148,7 +150,7 @@ void BindSafetensors(nb::module_& module) {
   module.def("safetensors_refusal", [](const ByteSource& source) {
     return Unwrap(WithoutGil([&] { return Refusal(source); }));
   });
-  // The JSON of a checkpoint's header, of the source that it was opened from.
+  // Returns the JSON header, read from the checkpoint's source.
   module.def("safetensors_header", [](const Checkpoint& checkpoint) {
     const Header header =
         Unwrap(WithoutGil([&] { return ReadHeader(checkpoint.source()); }));
@@ -167,8 +169,9 @@ void BindSafetensors(nb::module_& module) {
     }
     return names;
   });
-  // What from_dlpack makes of a tensor in memory of the source, if the source
-  // is in memory and DLPack has the dtype; else None.
+  // Calls from_dlpack with a tensor in the memory of the source and returns the
+  // result; None if the source is not in writable memory or DLPack lacks the
+  // dtype.
   module.def("lend_tensor",
              [](const Checkpoint& checkpoint, uint32_t row,
                 nb::object from_dlpack) -> nb::object {
@@ -182,8 +185,8 @@ void BindSafetensors(nb::module_& module) {
                        .Lend(std::move(bytes), tensor.dtype, tensor.shape);
                return lent.is_valid() ? lent : nb::none();
              });
-  // What from_dlpack makes of a dense tensor that is read to memory of its own,
-  // or None if DLPack lacks the dtype.
+  // Reads a dense tensor to new memory, calls from_dlpack with it and returns
+  // the result; None if the tensor is empty or DLPack lacks the dtype.
   module.def("read_tensor",
              [](const Checkpoint& checkpoint, uint32_t row,
                 nb::object from_dlpack) -> nb::object {

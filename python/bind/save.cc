@@ -1,14 +1,16 @@
-// Writing archives: whole ones laid out before, and record by record.
+// Bindings for writing archives: complete ones with a layout made in advance,
+// and record by record.
 //
-// How: what Python gives (names, buffers, addresses of storages) is taken apart
-// under the GIL into the library's own description, which holds references to
-// what it borrows; then the GIL is let go, and the engine writes. Records
-// without bytes are holes, for plans that others fill. Every call that writes
-// ends in WriteFile() of writing.h, which knows targets, progress and signals.
+// How: the Python arguments (names, buffers, addresses of storages) are
+// converted under the GIL into the library's own description, which holds
+// references to what it borrows. Then the GIL is released, and the engine
+// writes. Records without bytes are holes, for plans that others fill. Every
+// call that writes ends in WriteFile() of writing.h, which handles targets,
+// progress and signals.
 //
-// Nothing calls back into Python while threads write: bytes that Python makes
-// are asked for a tensor at a time, and stand in memory then. Lone surrogates
-// in keys are refused as torch refuses them.
+// Nothing calls back into Python while threads write. Bytes that Python
+// produces are requested one tensor at a time beforehand and kept in memory.
+// Lone surrogates in keys are refused, as in torch.
 
 #include "haulway/save.h"
 
@@ -50,7 +52,7 @@ namespace haulway::python {
 
 namespace {
 
-// A list of values of one kind.
+// Converts a list of values of one kind.
 template <class T>
 FactArray ArrayOf(const nb::list& items) {
   std::vector<T> values;
@@ -65,7 +67,7 @@ FactArray ArrayOf(const nb::list& items) {
   return FactArray(std::move(values));
 }
 
-// The value of a key: one, or a list, of the kind that is said.
+// Converts a metadata value, one or a list, of the given kind.
 FactValue ValueOf(nb::handle value, std::string_view kind) {
   if (nb::isinstance<nb::list>(value)) {
     const auto items = nb::borrow<nb::list>(value);
@@ -82,7 +84,8 @@ FactValue ValueOf(nb::handle value, std::string_view kind) {
   return Utf8Of(value);
 }
 
-// The one of the formats' names of types, which live as long as the program.
+// Returns the formats' own copy of a type name, which lives as long as the
+// program.
 std::string_view TypeName(std::string_view name) {
   for (const std::string_view known :
        {"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f32", "f64"}) {
@@ -91,10 +94,10 @@ std::string_view TypeName(std::string_view name) {
   return {};
 }
 
-// Dense tensors as they come from Python, with what keeps them alive: tuples
-// (name, dtype, shape, what to write). Of many of them an iterator is better
-// than a list: who keeps 100,000 tuples has Python's collector look at every
-// object a dozen times.
+// Dense tensors from Python and the objects that keep them alive: tuples (name,
+// dtype, shape, bytes). For many tensors pass an iterator, not a list: with
+// 100,000 tuples alive, Python's collector visits every object about a dozen
+// times.
 struct DenseTensors {
   explicit DenseTensors(nb::iterable rows) {
     for (nb::handle item : rows) {
@@ -115,7 +118,7 @@ struct DenseTensors {
     }
   }
 
-  // Text by key, or what FactOf() takes; or None.
+  // Adds metadata: None, or a dict from key to text or to a tuple for FactOf().
   void Note(nb::object metadata) {
     if (metadata.is_none()) return;
     auto& noted = tensors.metadata.emplace();
@@ -132,7 +135,7 @@ struct DenseTensors {
   TensorsToWrite tensors;
 };
 
-// A sink that is memory of the caller's.
+// A sink that writes to the caller's memory.
 class SpanSink : public ByteSink {
  public:
   explicit SpanSink(std::span<std::byte> memory) : memory_(memory) {}
@@ -158,7 +161,7 @@ struct MemoryCopies {
   std::vector<Buffer> buffers;
 };
 
-// The layout of an archive of which some records are filled in later.
+// The layout of an archive; some records are filled in later.
 struct ArchivePlan {
   std::unique_ptr<Records> given;
   std::vector<std::string> names;
@@ -190,7 +193,7 @@ void BindSave(nb::module_& module) {
       nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
       nb::arg("writing"), nb::arg("progress").none());
 
-  // `tensors` are what DenseTensors takes.
+  // `tensors` are the tuples that DenseTensors takes.
   module.def(
       "write_tensors",
       [](nb::object target, std::string_view format, nb::iterable tensors,
@@ -226,7 +229,8 @@ void BindSave(nb::module_& module) {
         return FieldsDict(
             Unwrap(WithoutGil([&] { return self.Commit(engine.write); })));
       });
-  // The same as bytes; every byte of the file must be a payload or a frame.
+  // Returns the file as bytes. The layout must have no gaps: every byte is a
+  // payload or a frame.
   module.def(
       "tensors_as_bytes",
       [](std::string_view format, nb::iterable tensors, nb::object metadata) {
@@ -330,7 +334,8 @@ void BindSave(nb::module_& module) {
         return Unwrap(ArchiveWriter::Open(
             OpenSink(std::move(target), engine.file), options));
       });
-  // Tuples (owner, address, bytes) of copies of such tuples.
+  // Copies memory, given as tuples (owner, address, bytes), and returns such
+  // tuples of the copies.
   module.def("copy_memory", [](nb::list memories, int threads) {
     std::vector<Borrowed> borrowed;
     std::vector<std::span<const std::byte>> parts;
@@ -347,7 +352,7 @@ void BindSave(nb::module_& module) {
     }
     return rows;
   });
-  // The name of the format that a file of this name is written in.
+  // Returns the name of the format that is written to a file of this name.
   module.def("format_to_write", [](const nb::str& path) {
     return std::string(Name(Unwrap(FormatToWrite(PathBytes(path)))));
   });

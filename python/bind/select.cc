@@ -1,4 +1,4 @@
-// Choosing tensors by name, and what indices and ranks select of them.
+// Bindings for selecting tensors by name, by index and by rank.
 
 #include "haulway/select.h"
 
@@ -24,8 +24,8 @@ namespace haulway::python {
 
 namespace {
 
-// A number of an index, of which those too large for 64 bits mean the same as
-// the largest that fit: past any end.
+// Converts a number of an index. A number that does not fit 64 bits becomes the
+// nearest that does: both are past any end.
 std::optional<int64_t> NumberOf(nb::handle object) {
   if (object.is_none()) return std::nullopt;
   const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
@@ -56,7 +56,8 @@ nb::tuple Ints(const std::vector<int64_t>& numbers) {
   return nb::tuple(nb::cast(numbers));
 }
 
-// (slices, shape, strides, whether it is larger than what it is read from).
+// Returns (slices, shape, strides, whether the result is larger than the data
+// it is read from).
 nb::tuple SelectParts(const nb::tuple& index, const std::vector<int64_t>& shape,
                       const std::vector<int64_t>& strides) {
   std::vector<IndexItem> items;
@@ -75,7 +76,8 @@ nb::tuple SelectParts(const nb::tuple& index, const std::vector<int64_t>& shape,
                         selected->IsLargerThan(strides));
 }
 
-// The slices of the first dimensions that are a rank's part; no others.
+// Returns the slices that select a rank's part, up to the last dimension that
+// is cut.
 nb::tuple ShardParts(const std::vector<int64_t>& shape, int64_t dim,
                      int64_t rank, int64_t world) {
   const ShardOptions shard = {.rank = rank, .world = world, .dim = dim};
@@ -106,7 +108,7 @@ void BindSelect(nb::module_& module) {
       .def("matches", [](const NameFilter& self, std::string_view name) {
         return self.Matches(name);
       });
-  // (name, row of its tensor) of the entries that are chosen.
+  // Returns (name, tensor row) of the selected entries.
   module.def(
       "choose", [](const Checkpoint& checkpoint, const NameFilter& filter) {
         nb::list chosen;

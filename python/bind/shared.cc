@@ -1,4 +1,4 @@
-// Checkpoints in shared memory.
+// Bindings of checkpoints in shared memory.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -27,8 +27,8 @@ namespace {
 
 using SharedPtr = std::shared_ptr<SharedCheckpoint>;
 
-// The storages for torch, which knows no memory that is only read: it must not
-// make a copy, and who writes to it ends the process.
+// Marks the storages writable: torch has no read-only memory and must not copy.
+// A write to them ends the process with SIGSEGV.
 std::vector<Buffer> AsWritable(const std::vector<Buffer>& buffers) {
   std::vector<Buffer> writable;
   writable.reserve(buffers.size());
@@ -71,7 +71,7 @@ void BindShared(nb::module_& module) {
       .def_prop_ro(
           "stats",
           [](const SharedCheckpoint& self) { return FieldsDict(self.stats()); })
-      // The entries that were wanted, by number; None: all.
+      // The numbers of the selected entries, or None for all.
       .def_prop_ro("entries",
                    [](const SharedCheckpoint& self) -> nb::object {
                      if (!self.entries().has_value()) return nb::none();
@@ -81,7 +81,7 @@ void BindShared(nb::module_& module) {
                      }
                      return entries;
                    })
-      // A Memory for each storage.
+      // Returns a Memory for each storage.
       .def(
           "memories",
           [](const SharedCheckpoint& self, bool writable) {
@@ -94,7 +94,7 @@ void BindShared(nb::module_& module) {
             return memories;
           },
           nb::arg("writable"))
-      // The object, of torch tensors.
+      // Builds the object with torch tensors.
       .def(
           "build",
           [](const SharedCheckpoint& self, nb::object factory,

@@ -1,13 +1,12 @@
-// How: what Tensorizer files have beyond other formats is handed to Python
-// here: modules and headers by tensor, hashes, segments, streams and edits. A
-// struct crosses as a class or a dict by its table of fields, never as a tuple
-// of many; inputs are taken apart under the GIL (tensorizer_inputs.h) and what
-// is long runs without it.
+// How: this file exports the features that only Tensorizer files have: modules
+// and headers of tensors, hashes, segments, streams and edits. A struct becomes
+// a class, or a dict by its table of fields, never a long tuple. Arguments are
+// converted under the GIL (tensorizer_inputs.h), and long work runs without it.
 //
-// The drop-in of the reference's package is Python over these calls. Giving it
-// bindings of its own was left out: it would have been a second way into the
-// reader, and what the package's names mean is Python's business, not the
-// engine's.
+// The drop-in for the reference package is Python code over these calls.
+// Separate bindings for it were left out: they would have been a second way
+// into the reader, and the meaning of the package's names is Python's business,
+// not the engine's.
 
 #include "haulway/tensorizer.h"
 
@@ -42,7 +41,7 @@ namespace haulway::python {
 
 namespace {
 
-// (path, type, bytes) of each tensor; a path is a tuple of str and int.
+// Returns (path, type, bytes) of each tensor; a path is a tuple of str and int.
 nb::list Tensors(const Checkpoint& checkpoint) {
   nb::list list;
   const std::vector<TensorizerTensor> tensors =
@@ -65,7 +64,8 @@ nb::list Tensors(const Checkpoint& checkpoint) {
 
 using Rows = std::vector<uint32_t>;
 
-// What the headers of rows say, kept in memory: of use when the file is closed.
+// The headers of some rows, kept in memory so that they can be used after the
+// file is closed.
 class Headers {
  public:
   Headers(const Checkpoint& checkpoint, const Rows& rows)
@@ -84,8 +84,8 @@ class Headers {
 
   const std::string& DTypeName(size_t i) const { return tensors_.at(i).dtype; }
 
-  // Whether that is the shape, and the digests are those of such bytes, which
-  // do not matter where the file has none.
+  // Returns whether the shape is equal and `data` matches the digests, if the
+  // file has any.
   bool Match(size_t i, const std::vector<int64_t>& shape,
              nb::handle data) const {
     if (tensors_.at(i).shape != shape) return false;
@@ -121,7 +121,7 @@ nb::bytes DeriveKey(nb::handle passphrase, uint64_t operations,
                    key.bytes().size());
 }
 
-// The sink of a file, or of the two that its data file makes.
+// Opens the sink of a file, or a split sink if it has a data file.
 std::unique_ptr<ByteSink> OpenTarget(nb::object target,
                                      const TensorizerOptions& options,
                                      const FileSinkOptions& file,
@@ -134,7 +134,7 @@ std::unique_ptr<ByteSink> OpenTarget(nb::object target,
   const std::string path = *TargetName(target);
   const std::string data =
       path.substr(0, path.rfind('/') + 1) + options.data_file;
-  // It may be the one that the file of this name has now.
+  // The data file may belong to the existing file of this name.
   if (OpenFileSource(data).ok()) {
     Raise(Status(Code::kInvalidArgument,
                  "data file exists already, and may be another's")
@@ -145,9 +145,9 @@ std::unique_ptr<ByteSink> OpenTarget(nb::object target,
   return MakeSplitSink(std::move(first), std::move(second), layout.split());
 }
 
-// How a file is written: `writing` by the tables of TensorizerOptions and of
-// what every call has, `derivation` None or (operations, memory in bytes,
-// salt).
+// How a file is written. `writing` has the options of TensorizerOptions and
+// those of every call that writes. `derivation` is None or (operations, memory
+// in bytes, salt).
 struct TensorizerWriting {
   TensorizerWriting(nb::dict writing, nb::object derivation)
       : engine(EngineOf(std::move(writing), &options)) {
@@ -187,19 +187,19 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::dict writing,
   return FieldsDict(RunWith(std::move(sink), told, signals, work));
 }
 
-// A TensorizerStream, and how signals are minded while it writes.
+// A TensorizerStream, and whether signals interrupt its writes.
 struct Serializer {
   std::unique_ptr<TensorizerStream> stream;
   Signals signals;
 
   template <class Work>
   auto Run(const Work& work) const {
-    // What runs Python must stay on this thread.
+    // Work that runs Python code must stay on this thread.
     return signals == Signals::kMind ? Minding(work) : Unwrap(WithoutGil(work));
   }
 };
 
-// `folder` is for what waits where `target` is a function.
+// If `target` is a function, `folder` holds temporary files.
 std::unique_ptr<Serializer> OpenStream(nb::object target, std::string folder,
                                        nb::dict writing,
                                        nb::object derivation) {
@@ -220,7 +220,7 @@ std::unique_ptr<Serializer> OpenStream(nb::object target, std::string folder,
       Signals::kWait});
 }
 
-// `rename` are pairs of a name as it is listed and a path.
+// `rename` is a list of pairs (listed name, new path).
 nb::dict EditFile(const nb::str& file, nb::list append, nb::list rename,
                   nb::object set, const std::vector<std::string>& unset,
                   nb::dict writing) {
@@ -248,7 +248,7 @@ nb::dict EditFile(const nb::str& file, nb::list append, nb::list rename,
 
 void BindTensorizer(nb::module_& module) {
   module.def("tensorizer_tensors", &Tensors);
-  // Gives memory that the C library keeps for later back to the system.
+  // Returns memory that the C library caches to the system.
   module.def("trim_memory", [] {
 #ifdef __GLIBC__
     WithoutGil([] { return ::malloc_trim(0); });

@@ -1,4 +1,4 @@
-// What Python gives to be written to tensorizer files.
+// Converts Python arguments for writing tensorizer files.
 
 #pragma once
 
@@ -25,8 +25,8 @@ inline TensorizerStep StepOf(nb::handle step) {
   return {false, 0, Utf8Of(step)};
 }
 
-// (path, type, module index, dtype, shape, data) of each tensor; data is what
-// Borrowed takes, or None for a meta tensor.
+// Tensors as (path, type, module index, dtype, shape, data). The data is an
+// argument of Borrowed, or None for a meta tensor.
 struct TensorizerInputs {
   explicit TensorizerInputs(nb::list list) {
     borrowed.reserve(list.size());
@@ -64,7 +64,7 @@ struct TensorizerInputs {
   std::vector<TensorizerInput> tensors;
 };
 
-// A dict of str by str, or None.
+// Converts a dict from str to str, or None.
 inline std::vector<std::pair<std::string, std::string>> MetadataOf(
     nb::handle object) {
   std::vector<std::pair<std::string, std::string>> pairs;

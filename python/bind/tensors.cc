@@ -1,5 +1,5 @@
-// Tensors and slices of them into memory: what get_slice(), shard(),
-// load_into() and casts are made of.
+// Loads tensors and slices of them into memory, for get_slice(), shard(),
+// load_into() and casts.
 
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
@@ -25,7 +25,7 @@ namespace haulway::python {
 
 namespace {
 
-// Where tensors that get memory of ours begin.
+// Alignment in bytes of tensors in memory that we allocate.
 constexpr uint64_t kAlignment = 64;
 
 DType DTypeOf(nb::handle name) {
@@ -39,7 +39,7 @@ DType DTypeOf(nb::handle name) {
 
 struct Requests {
   std::vector<TensorRequest> list;
-  std::vector<size_t> ours;  // Those without memory of the caller's.
+  std::vector<size_t> ours;  // Requests without caller memory.
 };
 
 // Converts TensorRequests of haulway._making.objects.
@@ -68,7 +68,7 @@ Requests RequestsOf(const nb::sequence& items) {
     const nb::object address = item.attr("address");
     if (address.is_none()) {
       requests.ours.push_back(requests.list.size());
-      request.zeroed = true;  // As AllocateBuffer() makes it.
+      request.zeroed = true;  // AllocateBuffer() returns zeros.
     } else {
       request.out = {reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(address)),
                      nb::cast<size_t>(item.attr("nbytes"))};
@@ -78,7 +78,7 @@ Requests RequestsOf(const nb::sequence& items) {
   return requests;
 }
 
-// Gives each request without memory a part of one allocation.
+// Allocates one block and gives each request without memory a part of it.
 Result<std::vector<Buffer>> Allocate(const Checkpoint& checkpoint,
                                      Requests* requests) {
   std::vector<uint64_t> begins;
@@ -146,11 +146,12 @@ nb::tuple PlanRequests(const Checkpoint& checkpoint, const nb::sequence& items,
 }  // namespace
 
 void BindTensors(nb::module_& module) {
-  // (a Memory for each request without an address, else None; stats)
+  // Returns (a Memory for each request without an address and None for others;
+  // stats).
   module.def("load_tensors", &LoadRequests, nb::arg("checkpoint"),
              nb::arg("requests"), nb::arg("loading") = nb::dict(),
              nb::arg("progress").none() = nb::none());
-  // (list of (offset, bytes), tensor bytes, read bytes)
+  // Returns (list of (offset, bytes), tensor bytes, read bytes).
   module.def("plan_tensors", &PlanRequests, nb::arg("checkpoint"),
              nb::arg("requests"), nb::arg("loading") = nb::dict());
   module.def("can_cast", [](const std::string& from, const std::string& to) {

@@ -1,12 +1,12 @@
-// How: the value tree becomes Python objects in one walk, with a table from
-// identities to objects, so that what was shared is shared and what holds
-// itself does. Dicts, lists and numbers are made here by the C API; tensors
-// from their rows by a factory in Python, which alone knows torch or NumPy.
-// Recursion is on the C stack, whose depth the parser has bounded.
+// How: the value tree becomes Python objects in one walk. A table from
+// identities to objects keeps shared objects shared and cycles intact. Dicts,
+// lists and numbers are made here by the C API; tensors are made from their
+// rows by a factory in Python, the only part that knows torch and NumPy. The
+// recursion uses the C stack; the parser has bounded its depth.
 //
-// Handing the tree to Python to build there would be several calls for every
-// value, and a model has a hundred thousand. Objects that only code could make
-// are described (OpaqueObject), never made.
+// Building the tree in Python would take several calls per value, and a model
+// has a hundred thousand values. Objects that only code could make are
+// described (OpaqueObject), never made.
 
 #include "bind/tree_builder.h"
 
@@ -22,7 +22,7 @@ namespace haulway::python {
 
 namespace {
 
-// That every release of NumPy takes; the factory says what of more becomes.
+// Every NumPy release accepts this many; the factory handles more.
 constexpr size_t kMostDimensions = 32;
 
 nb::object Steal(PyObject* object) {
@@ -45,8 +45,8 @@ nb::object BigInt(std::string_view bytes) {
                                    "little", nb::arg("signed") = true);
 }
 
-// Only these are made by BuildTensor() from a row alone; the rest have parts
-// (scales, a type, attributes) that the factory must see.
+// Only dense tensors are made by BuildTensor() from a row alone; others have
+// parts (scales, a type, attributes) that the factory must see.
 bool IsDense(const CheckpointIndex& index, uint32_t row) {
   const TensorInfo& tensor = index.tensors[row];
   return tensor.kind == TensorKind::kDense ||
@@ -70,7 +70,8 @@ bool IsPlainRebuild(const Object& object) {
          (!name.starts_with("_rebuild") && name.ends_with("Tensor"));
 }
 
-// Tensors can be keys and items of sets; what stands for one here may not.
+// A torch tensor is hashable and can be a key or in a set; its replacement here
+// may not be.
 void CheckHashed(bool is_done) {
   if (is_done) return;
   if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
@@ -80,7 +81,8 @@ void CheckHashed(bool is_done) {
                "torch's can be"));
 }
 
-// The name that was called in the end, by a call of what a call made.
+// Returns the name at the bottom of a chain of calls: a call may call what
+// another call returned.
 const Global* NameOf(const Object& object) {
   const Object* outer = &object;
   while (outer->callable == nullptr && outer->called.is(Kind::kObject)) {
@@ -225,7 +227,7 @@ nb::object TreeBuilder::BuildSequence(const Value& value) {
     }
     return Remember(value, std::move(tuple));
   }
-  // A set that holds itself cannot be, so its items come first.
+  // A set cannot contain itself, so its items are built first.
   nb::list list;
   for (const Value& item : items) {
     Check(PyList_Append(list.ptr(), Build(item).ptr()));
@@ -256,7 +258,7 @@ nb::object TreeBuilder::BuildMapping(const Value& value) {
 
 nb::object TreeBuilder::BuildObject(const Value& value) {
   const Object& object = value.object();
-  // An Error about the object names the opcode that makes it.
+  // Adds the offset of the opcode that makes the object to an Error.
   const auto call = [&](const char* name, auto&&... arguments) {
     try {
       return nb::object(factory_.attr(name)(arguments...));
@@ -266,7 +268,7 @@ nb::object TreeBuilder::BuildObject(const Value& value) {
       throw;
     }
   };
-  // A leaf of a format that has no calls.
+  // A tensor of a format whose trees have no calls.
   if (object.tensor != Object::kNoTensor && object.called.is(Kind::kNone)) {
     return Remember(value, BuildTensor(object.tensor));
   }
@@ -323,7 +325,8 @@ nb::object TreeBuilder::BuildTensor(uint32_t row) {
                         !tensor.requires_grad &&
                         tensor.nbytes == index_.storages[tensor.storage].nbytes;
   if (is_whole) {
-    // All elements, each once, from the first: only the order can differ.
+    // The tensor covers every element once, from the first; only the order can
+    // differ from row-major.
     const Buffer& bytes = options_.buffers[tensor.storage];
     nb::object lent;
     if (IsRowMajor(tensor) && bytes.writable()) {

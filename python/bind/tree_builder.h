@@ -1,4 +1,4 @@
-// From a checkpoint's value tree to Python objects.
+// Builds Python objects from a checkpoint's value tree.
 
 #pragma once
 
@@ -16,46 +16,48 @@
 
 namespace haulway::python {
 
-// A TreeBuilder makes the plain data of a tree itself and asks a factory, a
-// Python object, for everything else:
+// A TreeBuilder makes the plain data of a tree itself. For everything else it
+// calls a factory, a Python object:
 //
 //   tensor(row)                    a tensor, by its row
-//   view(base, row)                a tensor over a storage that exists
-//   storage(base, row)             a storage in its own right
-//   name(module, name)             what a global stands for
+//   view(base, row)                a tensor over an existing storage
+//   storage(base, row)             a storage object
+//   name(module, name)             the object that a global stands for
 //   construct(module, name, args, kwargs, is_new)
-//   opaque(module, name, byte, args, kwargs)   what only code could make
+//   opaque(module, name, byte, args, kwargs)   an object only code could make
 //   set_state(object, module, name, state)
 //   extend(object, appended, items)
 //   set_attributes(mapping, state)
 //
-// With `from_dlpack` (torch's), dense tensors that are all of their storage
-// are made without asking, and view() is asked for the others. Where the
-// factory has an attribute `arrays` that is not None, dense tensors become
-// NumPy arrays without asking; it is a tuple (numpy.ndarray, a function from a
-// name to a dtype, a list of Memory objects parallel to storages).
+// With `from_dlpack` (torch's), dense tensors that cover their whole storage
+// are made without the factory; for others view() is called. If the factory's
+// attribute `arrays` is not None, dense tensors become NumPy arrays without a
+// call; it is a tuple (numpy.ndarray, a function from a name to a dtype, a list
+// of Memory objects parallel to storages).
 //
-// Where the checkpoint holds something opaque, nothing is built unless the
-// factory has a true attribute `keeps_opaque`, and opaque().
+// If the checkpoint holds an opaque object, nothing is built unless the factory
+// has a true attribute `keeps_opaque`, and opaque().
 //
-// Shared references stay shared: what is one object in the file becomes one.
+// Sharing is preserved: one object in the file becomes one Python object.
 class TreeBuilder {
  public:
   struct Options {
     // Parallel to storages; empty if the factory makes every tensor.
     std::vector<Buffer> buffers;
     nanobind::object from_dlpack;  // None if the factory makes every tensor.
-    // Storage objects the caller already has, parallel to storages, or None.
+    // Storage objects that the caller already has, parallel to storages, or
+    // None.
     nanobind::object bases;
-    std::string encoding = "utf-8";  // Python 2 strings; "bytes" keeps them.
+    std::string encoding = "utf-8";  // For Python 2 strings; "bytes" does not
+                                     // decode.
   };
 
   TreeBuilder(const Checkpoint& checkpoint, nanobind::object factory,
               Options options);
 
-  // Throws what the factory throws, or why the object cannot be made.
+  // Throws the factory's exception, or an Error if the object cannot be made.
   nanobind::object Build(const Value& value);
-  // The whole object: of the index's root, or a dict of its entries.
+  // Builds the index's root object, or a dict of its entries.
   nanobind::object BuildWhole();
 
  private:
@@ -72,15 +74,15 @@ class TreeBuilder {
   const nanobind::object factory_;
   Options options_;
   DlpackLender lender_;
-  nanobind::object array_type_;  // No object, or with the next two.
+  nanobind::object array_type_;  // All three or none are set.
   nanobind::object dtype_named_;
   nanobind::object memories_;
-  std::map<DType, nanobind::object> dtypes_;  // That were asked for.
+  std::map<DType, nanobind::object> dtypes_;  // Dtypes used so far.
   nanobind::object counter_;
   nanobind::object ordered_dict_;
-  // One object in the file is one object here.
+  // Python object by identity in the file, so that sharing is preserved.
   std::unordered_map<const void*, nanobind::object> built_;
-  // A torch tensor, or what `bases` holds, over each storage.
+  // The base of each storage: a torch tensor, or the item of `bases`.
   std::vector<nanobind::object> bases_;
 };
 

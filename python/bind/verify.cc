@@ -1,4 +1,5 @@
-// verify() and scan(), as the dictionaries that --json prints.
+// Bindings of verify() and scan(). Reports are the dictionaries that --json
+// prints.
 
 #include "haulway/verify.h"
 
@@ -29,7 +30,8 @@ namespace haulway::python {
 
 namespace {
 
-// None of a file that was found in a folder and is no checkpoint.
+// Returns None if `found`, i.e. the file comes from a folder listing, and it is
+// not a checkpoint.
 nb::object VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
                       int threads, nb::object progress, bool found) {
   VerifyOptions options;
@@ -55,7 +57,7 @@ nb::dict ScanDict(std::shared_ptr<ByteSource> source, nb::dict opening) {
   return FieldsDict(is_remote ? Minding(scan) : Unwrap(WithoutGil(scan)));
 }
 
-// A report for each file below a path.
+// Returns a report for each file below a path.
 nb::list ScanPathList(const nb::bytes& path, nb::dict opening,
                       nb::dict reached) {
   const OpenOptions options = OpenOptionsOf(std::move(opening));
@@ -84,7 +86,7 @@ void BindVerify(nb::module_& module) {
   module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("opening"),
              nb::arg("threads"), nb::arg("progress").none(),
              nb::arg("found") = false);
-  // What of a checkpoint is not as a manifest, JSON, says.
+  // Returns how a checkpoint differs from a manifest, given as JSON.
   module.def("check_manifest", [](std::shared_ptr<Checkpoint> checkpoint,
                                   const std::string& json, int threads) {
     const Manifest expected = Unwrap(ManifestFromJson(json));

@@ -1,4 +1,4 @@
-// What the bindings that write files share.
+// Types and functions that the bindings that write files share.
 
 #pragma once
 
@@ -24,9 +24,8 @@
 
 namespace haulway::python {
 
-// A Borrowed is bytes that a Python object lends while this lives: of an
-// object with the buffer protocol, or, of a tuple (owner, address, length),
-// at that address.
+// A Borrowed holds the bytes that a Python object lends during its lifetime.
+// The object has the buffer protocol or is a tuple (owner, address, length).
 class Borrowed {
  public:
   explicit Borrowed(nanobind::handle object) {
@@ -61,10 +60,10 @@ class Borrowed {
   std::span<const std::byte> bytes_;
 };
 
-// A Target is a URL to write to, with how it is reached.
+// A Target is a URL to write to, and the options of the connection.
 struct Target {
   std::string uri;
-  S3Options s3;  // Applies to s3:// only.
+  S3Options s3;  // For s3:// only.
   RemoteOptions remote;
   Existing existing = Existing::kUsual;
 
@@ -75,7 +74,7 @@ struct Target {
   }
 };
 
-// The path or URL that is written to; none for a function.
+// Returns the path or URL that is written to; nullopt for a function.
 inline std::optional<std::string> TargetName(nanobind::handle target) {
   if (PyUnicode_Check(target.ptr())) {
     return PathBytes(nanobind::borrow<nanobind::str>(target));
@@ -86,12 +85,12 @@ inline std::optional<std::string> TargetName(nanobind::handle target) {
   return std::nullopt;
 }
 
-// How signals are minded while a target is written to.
+// Returns how signals are handled while a target is written to.
 inline Signals SignalsOf(nanobind::handle target) {
   return TargetName(target).has_value() ? Signals::kMind : Signals::kWait;
 }
 
-// The same, if `bytes` are written: only servers and disks are waited for.
+// The same for a known size: a small local file without fsync does not wait.
 inline Signals SignalsOf(nanobind::handle target, uint64_t bytes,
                          Durability durability) {
   const auto name = TargetName(target);
@@ -102,7 +101,7 @@ inline Signals SignalsOf(nanobind::handle target, uint64_t bytes,
   return SignalsOf(target);
 }
 
-// A path, a Target, or a function that takes bytes in order.
+// Opens a path, a Target, or a function that takes the bytes in order.
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
                                           const FileSinkOptions& file) {
   if (PyUnicode_Check(target.ptr())) {
@@ -125,15 +124,15 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
           const nanobind::object held = nanobind::steal(view);
           const nanobind::object result =
               nanobind::steal(PyObject_CallOneArg(target.ptr(), view));
-          // The exception itself is what Raise() raises.
+          // The Python exception is set, and Raise() raises it.
           if (!result.is_valid()) {
             return Status(Code::kIoError, "the file object raised");
           }
-          // Nobody may look at the bytes later.
+          // The function must not use the bytes after it returns.
           const nanobind::object released =
               nanobind::steal(PyObject_CallMethod(view, "release", nullptr));
           if (!released.is_valid()) PyErr_Clear();
-          // Raw files may take less than they are given.
+          // Raw files may write fewer bytes than they are given.
           const size_t taken = PyLong_Check(result.ptr())
                                    ? PyLong_AsSize_t(result.ptr())
                                    : bytes.size();
@@ -148,8 +147,8 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
       "file object");
 }
 
-// Does `write` with a sink. If it fails, the sink goes inside of it, since what
-// ends there may wait for a server.
+// Runs `write` with a sink. If it fails, the sink is destroyed within the work,
+// since aborting an upload may wait for a server.
 template <class Work>
 auto RunWith(std::unique_ptr<ByteSink> sink, Progress& told, Signals signals,
              const Work& write) {
@@ -161,14 +160,14 @@ auto RunWith(std::unique_ptr<ByteSink> sink, Progress& told, Signals signals,
   return told.Run(work, signals);
 }
 
-// How a file is written: the options that every call has beside its own.
+// The write options that every call has beside its own.
 struct Engine {
   WriteOptions write;
   FileSinkOptions file;
 };
 
-// The options of a call that writes, by the names of the tables of the engine
-// and of `more`; see SetFields().
+// Converts the options of a call that writes: those of the engine and of the
+// `more` structs; see SetFields().
 template <class... Structs>
 Engine EngineOf(nanobind::dict named, Structs*... more) {
   Engine engine;
@@ -176,8 +175,8 @@ Engine EngineOf(nanobind::dict named, Structs*... more) {
   return engine;
 }
 
-// Writes a laid-out file to what `target` names, telling `progress` on the way.
-// Returns its statistics.
+// Writes a laid-out file to `target` and reports to `progress`. Returns the
+// statistics.
 inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
                                 const Engine& engine,
                                 nanobind::object progress) {
@@ -191,7 +190,7 @@ inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
   return FieldsDict(RunWith(std::move(sink), told, signals, write));
 }
 
-// A value of metadata: a tuple of it, its kind and the name of its type.
+// Converts a metadata value: a tuple of the value, its kind and its type name.
 Fact FactOf(nanobind::handle key, nanobind::handle value);
 
 }  // namespace haulway::python
