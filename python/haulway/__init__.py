@@ -19,8 +19,9 @@ docstring says otherwise.
 
 import importlib
 
-# Which module has each name. None is imported before one of its names is used:
-# the import of all of them takes ten times as long as that of the package.
+# Maps each module to its public names. A module is imported when one of its
+# names is first used: importing all of them takes ten times as long as
+# importing the package.
 _NAMES = {
     "_bulk.report": ("BulkReport",),
     "_bulk.run": ("bulk",),

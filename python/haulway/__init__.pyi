@@ -1,6 +1,6 @@
-# What type checkers know of the package. Names and signatures are compared
-# with the package by the tests (stubtest); tools/make_docs.py makes what the
-# classes of options hold.
+# The package's types for type checkers. The tests compare names and signatures
+# with the package (stubtest); tools/make_docs.py generates the classes of
+# options.
 
 import os
 import re
@@ -56,8 +56,8 @@ _Single: TypeAlias = _Path | bytes | bytearray | memoryview | BinaryIO
 _Source: TypeAlias = _Single | list[Any] | tuple[_Single, ...]
 _Globs: TypeAlias = str | Iterable[str]
 _Framework: TypeAlias = Literal["torch", "numpy", "jax"]
-# Formats that are written: all; those of tensors with metadata, and of these
-# the ones that hold tensors by name only; and NumPy's.
+# Formats to write: all; those of named tensors with metadata; those that hold
+# named tensors only; NumPy's.
 _Format: TypeAlias = Literal["torch", "tensorizer", "safetensors", "gguf", "npy", "npz"]
 _WrittenTensors: TypeAlias = Literal["tensorizer", "safetensors", "gguf"]
 _WrittenByName: TypeAlias = Literal["safetensors", "gguf"]
@@ -72,7 +72,7 @@ _Renaming: TypeAlias = (
     | Iterable[tuple[str | re.Pattern[str], str]]
 )
 
-# Keywords of reading; None: not given. See docs/loading.md.
+# Keywords for reading; None means not given. See docs/loading.md.
 @type_check_only
 class _IndexWords(TypedDict, total=False):
     keep_meta: bool | None
@@ -219,7 +219,7 @@ class ChangingOptions(OpeningOptions, total=False):
     threads: int | None
     progress: Callable[[int, int], object] | None
 
-# The keywords of calls that write; None means the default. See docs/saving.md.
+# Keywords for calls that write; None means the default. See docs/saving.md.
 # Options of save() and save_async().
 @type_check_only
 class SavingOptions(_RemoteWords, total=False):
@@ -241,7 +241,7 @@ class SavingOptions(_RemoteWords, total=False):
     passphrase: str | bytes | bytearray | memoryview | None
     metadata: Mapping[str, Any] | None
 
-# The same for one format: torch's, those of tensors by name, and Tensorizer's.
+# The same for one format: torch's, those of named tensors, and Tensorizer's.
 @type_check_only
 class _SavingTorch(_RemoteWords, total=False):
     storage_alignment: int | None

@@ -24,7 +24,7 @@ from ._describing import described, shown
 from ._errors import InvalidArgumentError, OptionError
 from ._options import SECTIONS, by_name
 
-# The values that this thread or task set, by (section, name).
+# The values set by this thread or task, by (section, name).
 _local: contextvars.ContextVar = contextvars.ContextVar(
     "haulway.config", default=MappingProxyType({})
 )
@@ -33,9 +33,9 @@ _process: dict = {}
 
 @functools.cache
 def _variables(section):
-    """Two dicts from environment variables to the options that they set, for
+    """Returns two dicts from environment variables to option names, for
     variables that hold a value and for variables that count if they are "1",
-    and the names of all of them."""
+    and the set of all variables."""
     options = [(name, option) for name, option in SECTIONS[section].items()
                if not option.of_call]
     own = {f"HAULWAY_{section}_{name}".upper(): name for name, _ in options}
@@ -45,17 +45,18 @@ def _variables(section):
 
 
 def _from_environment(section):
-    """The checked values that the environment sets."""
+    """Returns the checked values from the environment."""
     own, switches, names = _variables(section)
     values = {}
-    # Asking os.environ for each of them would take longer than a small load.
+    # Looking up each variable in os.environ would take longer than a small
+    # load.
     for variable in _haulway.variables_among(names):
         text = os.environ.get(variable)  # Another thread may have removed it.
         if text is not None and variable in own:
             name = own[variable]
             option = SECTIONS[section][name]
             if text == "" and option.default is None:
-                values[name] = None  # As shells say that there is none.
+                values[name] = None  # An empty variable means None.
             else:
                 values[name] = option.check(variable, text)
         elif text == "1":
@@ -69,7 +70,7 @@ def _of(section, values):
 
 @functools.cache
 def _defaults(section):
-    """({name: value}, {name: origin}) of the options' own defaults."""
+    """Returns ({name: value}, {name: origin}) of the options' own defaults."""
     options = SECTIONS[section]
     return (
         {name: option.default for name, option in options.items()},
@@ -78,10 +79,11 @@ def _defaults(section):
 
 
 def resolve(section, given=None, defaults=None):
-    """({name: value}, {name: origin}) of all options of a section.
+    """Returns ({name: value}, {name: origin}) of all options of a section.
 
-    given: those of a call, checked. defaults: what comes before the option's
-    own default. Of a group, only the options of the nearest origin count.
+    given: checked options of the call. defaults: values that precede the
+    options' own defaults. Within a group, only the options of the nearest
+    origin count.
     """
     options = SECTIONS[section]
     values, origins = map(dict, _defaults(section))
@@ -111,7 +113,7 @@ def _option(section, name):
 
 
 def _without_group(values, section, name):
-    """`values` without the other options of an option's group."""
+    """Returns `values` without the other options of the option's group."""
     group = SECTIONS[section][name].group
     if group is None:
         return values
@@ -185,7 +187,7 @@ class Section:
 
 
 def _set(section):
-    """The options of a section that are not their default, in a few words."""
+    """Describes the options of a section that differ from their defaults."""
     values, origins = resolve(section._section)
     return ", ".join(
         f"{section._section}.{name}="
@@ -267,14 +269,14 @@ config = Config()
 
 
 def given(section, name, value):
-    """`value`, checked; if it is None, the configured value."""
+    """Returns `value`, checked; if it is None, the configured value."""
     if value is None:
         return resolve(section)[0][name]
     return SECTIONS[section][name].check(name, value)
 
 
 def way_of(io, mmap):
-    """One word for `io` and `mmap`, which say the same of how to read."""
+    """Returns one word for `io` and `mmap`, two ways to choose how to read."""
     if mmap and io not in ("auto", "mmap"):
         raise InvalidArgumentError(
             f"io is {io!r} and mmap is True: expected one of them",

@@ -34,8 +34,8 @@ def _limited():
 
 
 def shown(value, most=_LONGEST_TEXT):
-    """A value as one line of about `most` characters; text that is longer
-    keeps its end, where the names of files and tensors differ."""
+    """Returns a value as one line of about `most` characters. A longer text
+    keeps its end, which is where names of files and tensors differ."""
     if isinstance(value, str):
         if len(value) > most:
             value = "..." + value[len(value) - most + 3:]
@@ -46,8 +46,8 @@ def shown(value, most=_LONGEST_TEXT):
 
 
 def described(value, *facts):
-    """"<haulway.Checkpoint 'model.pt', 12 tensors>": the class of an object
-    and facts, which are lines of their own or None."""
+    """Returns a line such as "<haulway.Checkpoint 'model.pt', 12 tensors>": the
+    class of an object and facts. A fact is a short text or None."""
     cls = type(value)
     first, *rooms = cls.__module__.split(".")
     public = itertools.takewhile(lambda name: not name.startswith("_"), rooms)
@@ -58,12 +58,12 @@ def described(value, *facts):
 
 
 def counted(number, noun):
-    """"1 tensor", "1,200 tensors"."""
+    """Returns a count with its noun: "1 tensor", "1,200 tensors"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def bytes_text(number):
-    """A size with a unit, exact below 1 KiB: "1.5 MiB"."""
+    """Returns a size with a unit, exact below 1 KiB: "1.5 MiB"."""
     if number < 1024:
         return counted(number, "byte")
     size, units = float(number), iter(("KiB", "MiB", "GiB", "TiB", "PiB"))
@@ -74,7 +74,7 @@ def bytes_text(number):
 
 
 def path_text(path):
-    """A path, or a URL without credentials and query."""
+    """Returns a path, or a URL without credentials and query."""
     scheme, mark, rest = path.partition("://")
     if mark and "/" not in scheme:
         host, slash, below = rest.partition("?")[0].partition("/")
@@ -83,9 +83,9 @@ def path_text(path):
 
 
 def table(title, head, rows, total):
-    """An HTML table of the first rows; every text in it is escaped.
+    """Returns an HTML table of the first rows; all text in it is escaped.
 
-    total: how many rows there are.
+    total: the number of all rows.
     """
     from html import escape
 

@@ -151,8 +151,8 @@ class InternalError(Error, RuntimeError):
 
 
 def place(error, byte):
-    """Says in `error` at which byte of its part the fault lies, unless that is
-    said or it is none of ours."""
+    """Adds the byte offset of the fault to `error`, unless it has one or is not
+    a Haulway error."""
     if isinstance(error, Error) and error.byte is None:
         error.byte = byte
         error.message += f"; at byte {byte}"
@@ -181,7 +181,7 @@ _CLASSES = {
 
 
 def make_error(code, message, byte, errno):
-    """The exception for a failed status of the library."""
+    """Returns the exception for a failed status of the library."""
     error = _CLASSES[code]
     if error is IoError and errno == EKEYREJECTED:
         error = CertificateError
@@ -190,4 +190,4 @@ def make_error(code, message, byte, errno):
 
 for _class in (Error, ArgumentTypeError, CertificateError, OptionError,
                UnknownNameError, *_CLASSES.values()):
-    _class.__module__ = __package__  # By which users catch it.
+    _class.__module__ = __package__  # The public name, shown in tracebacks.

@@ -1,9 +1,8 @@
-"""Objects exchanged by identity, wherever a module has bound them.
+"""Exchanges objects by identity in every module that has bound them.
 
-A program that was written for another package has bound the package's
-functions by names of its own (`from torch import load as read`). An Exchange
-looks through the modules that are imported, puts another object in the place
-of each of them, and takes that back.
+A program that was written for another package may have bound the package's
+functions under its own names (`from torch import load as read`). An Exchange
+searches all imported modules, replaces such objects, and can restore them.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ import sys
 
 
 class Exchange:
-    """What was exchanged, to be taken back.
+    """The exchanges made so far, so that they can be undone.
 
-    spares: a function of a module's name that tells which modules keep what
-        they have.
+    spares: a predicate on module names; matching modules keep their objects.
 
-    The caller holds off other calls of the same Exchange.
+    The caller prevents concurrent calls of the same Exchange.
     """
 
     def __init__(self, spares):

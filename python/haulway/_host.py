@@ -1,4 +1,4 @@
-"""Other programs' packages, imported when they are needed."""
+"""Imports packages of other projects when they are needed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import importlib
 
 
 def import_host(module, caller, package, tried):
-    """A module of another package.
+    """Imports a module of another package.
 
-    caller: what of ours needs it, for the message.
-    package, tried: the package's name and the release that was tried.
+    caller: the part of Haulway that needs it, for the message. package, tried:
+    the package's name and the release that was tested.
 
     Raises ModuleNotFoundError that names the package if it is not installed.
     """
@@ -18,7 +18,7 @@ def import_host(module, caller, package, tried):
     except ModuleNotFoundError as error:
         top = module.partition(".")[0]
         if (error.name or top).partition(".")[0] != top:
-            raise  # One that the package itself needs.
+            raise  # A module that the package itself needs is missing.
         raise ModuleNotFoundError(
             f"{caller} needs the package {package} (tried with {tried}), which "
             f"is not installed: {error}",

@@ -5,10 +5,10 @@
 Messages hold no key, no passphrase and no credentials of a URL.
 """
 
-# How: importing logging takes longer than importing this package, so that a
-# program that has not imported it is not made to. Without it nobody can have
-# set a level, and there is nothing to say. Where the level is above debug, the
-# cost is one look at a level that logging remembers.
+# How: importing logging takes longer than importing this package, so the
+# package never does. If the program has not imported logging, nobody can have
+# set a level, and nothing is logged. If the level is above debug, a call costs
+# one lookup of a level that logging caches.
 
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _logger = None
 
 
 def debug_log():
-    """The logger if it takes messages of debug level, else None."""
+    """Returns the logger if debug messages are enabled, else None."""
     global _logger
     if _logger is None:
         get = getattr(sys.modules.get("logging"), "getLogger", None)
@@ -31,5 +31,5 @@ def debug_log():
 
 
 def said(count, seconds):
-    """"1,024 bytes in 0.100 s"."""
+    """Formats a size and a time: "1,024 bytes in 0.100 s"."""
     return f"{count:,} bytes in {seconds:.3f} s"

@@ -5,22 +5,23 @@ writes follow these; tools/make_docs.py makes their documentation and the type
 stubs of them.
 """
 
-# How: an option is a row: default, check, meaning, and what it excludes. Calls
-# take **options and hand them to one class (_reading/call.py, _writing/call.py)
-# that lays a call's own over those of the thread, the process and the
-# environment; a row of writing also names the calls and formats that have it.
+# How: an option is a row: default, check, meaning, and group of options that
+# exclude one another. Calls take **options and pass them to one class
+# (_reading/call.py, _writing/call.py), which lays a call's own values over
+# those of the thread, the process and the environment. A row of a writing
+# option also names the calls and formats that have it.
 #
-# The library's tables (haulway/fields.h) are where most options come from: a
-# row there is a row here, with a check by the type of its member, and so a
-# keyword everywhere, can be configured, and is documented. Only what means
-# something to Python alone (functions, classes, `mmap`), or means it otherwise
-# than in the library, has its row here.
+# Most options come from the library's tables (haulway/fields.h): a row there
+# becomes a row here, with a check by the type of its member, and so becomes a
+# keyword everywhere, configurable and documented. Only options that exist in
+# Python alone (functions, classes, `mmap`), or that have another meaning than
+# in the library, have a row here.
 #
-# With each keyword in each signature every call would come to have a set of
-# its own, as they had. Generating the functions' signatures at import was left
-# out: type checkers see the stubs, which are made of this table, and importing
-# would cost what most programs never use. Values are checked here,
-# so that messages name the option and not the line that met it.
+# With every keyword in every signature, the options of the calls drifted apart.
+# Generating signatures at import was left out: type checkers use the stubs,
+# which are made from this table, and importing would cost time for what most
+# programs never use. Values are checked here, so that messages name the option,
+# not the line that first used the value.
 
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def number(name, value, most=(1 << 63) - 1, least=0):
 
 
 def whole(name, value, least=None):
-    """A whole number of any type, NumPy's too, but for a bool."""
+    """Checks a whole number of any integer type, NumPy's included, but not a
+    bool."""
     try:
         found = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -122,7 +124,10 @@ def whole(name, value, least=None):
 
 
 def function(name, value, arguments):
-    """A function, or None. arguments: what it is called with, in words."""
+    """Checks a function, or None.
+
+    arguments: what it is called with, in words.
+    """
     if value is not None and not callable(value):
         raise ArgumentTypeError(
             f"{name} is {type(value).__name__}: expected a function of "
@@ -132,7 +137,10 @@ def function(name, value, arguments):
 
 
 def by_name(name, value, what):
-    """A mapping by names, or None. what: what it is expected to be."""
+    """Checks a mapping by names, or None.
+
+    what: what it is expected to be.
+    """
     if value is not None and not isinstance(value, Mapping):
         raise ArgumentTypeError(
             f"{name} is {type(value).__name__}: expected {what}",
@@ -141,13 +149,13 @@ def by_name(name, value, what):
     return value
 
 
-# As the command line has them: 5GB, 512MiB, 1.5G.
+# The spelling of the command line: 5GB, 512MiB, 1.5G.
 _SIZE = re.compile(r"([0-9]{1,18})(?:\.([0-9]{0,9}))?\s*(?:([kmgt])(i?))?b?")
 
 
 @_takes("int | str")
 def size(name, value, least=0):
-    """Bytes: a number, or text such as "512MiB"."""
+    """Checks a size in bytes: a number, or text such as "512MiB"."""
     found = value
     if isinstance(value, str):
         parts = _SIZE.fullmatch(value.strip().lower())
@@ -187,7 +195,7 @@ def text(name, value):
 
 
 def names(name, value):
-    """Names as a list: a str is one name, and not its characters."""
+    """Checks names and returns a list; a str is one name."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, Iterable) or isinstance(
@@ -219,7 +227,8 @@ def _path(name, value):
 
 @_takes("Mapping[str, str]")
 def _headers(name, value):
-    if isinstance(value, str):  # From the environment: one a line.
+    # From an environment variable: one name per line.
+    if isinstance(value, str):
         lines = [line for line in value.splitlines() if line.strip()]
         if not all(":" in line for line in lines):
             raise InvalidArgumentError(
@@ -281,7 +290,7 @@ def _stats(name, value):
 
 
 def check_stats(stats, name="stats"):
-    """Refuses what cannot be filled with statistics; None can be, with none."""
+    """Raises if `stats` cannot be filled with statistics; None is allowed."""
     if stats is not None and not hasattr(stats, "update"):
         raise ArgumentTypeError(
             f"{name} is {type(stats).__name__}: expected a dict to fill",
@@ -316,7 +325,7 @@ def _safe_globals(name, value):
     return tuple(checked)
 
 
-# What checks the values of a row of the library, by their kind.
+# Functions that return the check for a library row, by the row's kind.
 _CHECKS = {
     "flag": lambda row: check_flag,
     "number": lambda row: _takes("int")(
@@ -341,8 +350,8 @@ def _alignment(name, value, most):
 
 
 def _said(row):
-    """The default of a row of the library in words, "" if it is nothing; for
-    numbers None stands for it."""
+    """Returns the default of a library row in words, "" if it is empty. A
+    number with such a default is None in Python."""
     value = row["default"]
     if not value or row["kind"] not in ("number", "size", "seconds"):
         return ""
@@ -354,7 +363,10 @@ def _said(row):
 
 
 def _option_of(row, **own):
-    """The option of a row of the library. own: what is said otherwise here."""
+    """Returns the option of a library row.
+
+    own: fields that differ from the library's row.
+    """
     check = own.pop("check", None) or _CHECKS[row["kind"]](row)
     said = _said(row)
     default = row["default"]
@@ -372,10 +384,10 @@ def _option_of(row, **own):
 
 
 def _of_library(*tables, **own):
-    """The options in these tables of the library, by name. An option that
-    several tables have is of the calls and formats of all.
+    """Returns the options in these tables of the library, by name. An option in
+    several tables gets the calls of all of them, and the formats of the first.
 
-    own: by name, what of an option is said otherwise here.
+    own: by option, the fields that differ from the library's row.
     """
     options = {}
     for table in tables:
@@ -398,7 +410,7 @@ _OF_OPENING = _of_library("OpenOptions", debug={
 })
 _OF_LOADING = _of_library("LoadOptions", io={"group": "way"})
 
-# Options of how an index is understood, whatever holds it.
+# Options for interpreting an index, whatever the source.
 _DEBUG = _OF_OPENING.pop("debug")
 INDEX = {
     **_OF_OPENING,
@@ -412,9 +424,9 @@ INDEX = {
         "of a class and a full name; see also "
         "haulway.torch.safe_globals()"),
 }
-# And of how what is behind a URL is reached.
+# Options for reaching URLs.
 REMOTE = _of_library("RemoteOptions", bearer_token={"check": _secrets.token})
-# And of how a file is opened.
+# Options for opening a file.
 OPENING = {
     **INDEX,
     **REMOTE,
@@ -442,9 +454,9 @@ OPENING = {
         "the file is opened"),
     "debug": _DEBUG,
 }
-# Options of the library's engine, which takes "io" too.
+# Options that the library's engine takes, in addition to "io".
 ENGINE = _OF_LOADING
-# And of how tensors are read.
+# Options for reading tensors.
 READING = {
     **OPENING,
     **ENGINE,
@@ -529,16 +541,17 @@ WRITING = {
 
 @functools.cache
 def writing_of(call):
-    """The options of writing that a function has, by its name; to be read
-    only."""
+    """Returns the writing options that a function has, by name. Read-only."""
     return {name: option for name, option in WRITING.items()
             if call in option.calls}
 
 
 @functools.cache
 def taken_of(call, format=None):
-    """The names of those of them that the library takes. format: without those
-    that this format has not."""
+    """Returns the names of those options that the library takes.
+
+    format: leave out options that this format does not have.
+    """
     return tuple(
         name for name, option in writing_of(call).items()
         if option.engine and (
@@ -550,7 +563,8 @@ SECTIONS = {"save": WRITING, "load": READING}
 
 
 def completed(docstring, mark, options):
-    """The docstring with what the options mean in place of the line `mark`.
+    """Returns the docstring with the options' meanings in place of the line
+    `mark`.
 
     From Python 3.13 on, the compiler removes the indentation of docstrings.
     """
@@ -562,7 +576,7 @@ def completed(docstring, mark, options):
 
 
 def described(options, margin="    "):
-    """The options as lines of a docstring."""
+    """Formats the options as lines of a docstring."""
     import textwrap
 
     return "\n".join(

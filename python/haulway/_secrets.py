@@ -14,7 +14,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 def takes(types):
-    """Notes what a check takes, in the words of the stub."""
+    """Records the types that a check accepts, as the stub spells them."""
 
     def note(check):
         check.types = types
@@ -42,7 +42,7 @@ def _encoded(name, value, encoding):
     try:
         return value.encode(encoding)
     except (LookupError, UnicodeError, TypeError):
-        # The original exception holds the text.
+        # Suppress the original exception: it contains the secret text.
         raise InvalidArgumentError(
             f"{name}: expected text that {encoding!r} can encode",
             "kInvalidArgument",
@@ -51,7 +51,7 @@ def _encoded(name, value, encoding):
 
 @takes("bytes | bytearray | memoryview | str")
 def key(name, value):
-    """A key: 32 bytes, or the hexadecimal digits of them."""
+    """Checks a key: 32 bytes, or their hexadecimal digits."""
     if isinstance(value, str):
         try:
             value = bytes.fromhex(value)
@@ -74,7 +74,7 @@ def key(name, value):
 
 @takes("str | bytes | bytearray | memoryview")
 def passphrase(name, value, encoding="utf-8"):
-    """A passphrase: text or bytes, of any length but none."""
+    """Checks a passphrase: text or bytes, not empty."""
     if isinstance(value, str):
         value = _encoded(name, value, encoding)
     if not isinstance(value, _BYTES):
@@ -101,7 +101,7 @@ def salt(name, value, encoding="utf-8"):
 
 @takes("str")
 def token(name, value):
-    """A token that goes into one line of a header."""
+    """Checks a token for one line of a header."""
     if not isinstance(value, str):
         raise _wrong_type(name, value, "a str")
     if not value:
@@ -117,7 +117,7 @@ def token(name, value):
 
 
 def only_one(key, passphrase):
-    """Refuses a key beside a passphrase."""
+    """Refuses a key together with a passphrase."""
     if key is not None and passphrase is not None:
         raise InvalidArgumentError(
             "both a key and a passphrase: expected one", "kInvalidArgument"

@@ -24,8 +24,8 @@ from ._reading.call import Reading
 from ._reading.iterate import tensors
 from ._reading.select import choose
 
-# The keys of --model-loader-extra-config: how reading calls them. Those that
-# are not here are said below.
+# Keys of --model-loader-extra-config that are reading options, by their option
+# name. The other keys are handled below.
 _KEYS = {"threads": "threads", "io": "io", "memory_limit": "memory_budget",
          "verify": "verify"}
 _OTHERS = ("device_direct", "enable_weights_track", "uri")
@@ -44,7 +44,8 @@ class HaulwayModelLoader(DefaultModelLoader):
 
     def __init__(self, load_config):
         extra = load_config.model_loader_extra_config
-        # It refuses what is no dict; it knows none of our keys.
+        # The base class rejects a value that is not a dict, and does not know
+        # our keys.
         theirs = {name: extra[name] for name in extra
                   if name == "enable_weights_track"} \
             if isinstance(extra, dict) else extra
@@ -64,7 +65,8 @@ class HaulwayModelLoader(DefaultModelLoader):
 
     def _prepare_weights(self, model_name_or_path, subfolder, revision,
                          fall_back_to_pt, allow_patterns_overrides):
-        """(folder, names of files, whether they are safetensors, index file)"""
+        """Returns (folder, file names, whether they are safetensors, index
+        file)."""
         ours = self.load_config
         self.load_config = _changed(ours, load_format="hf")
         try:
@@ -72,7 +74,7 @@ class HaulwayModelLoader(DefaultModelLoader):
                 model_name_or_path, subfolder, revision, fall_back_to_pt,
                 allow_patterns_overrides,
             )
-        except RuntimeError:  # There are no weights.
+        except RuntimeError:  # The folder has no weights.
             if self._elsewhere is None or not os.path.isdir(model_name_or_path):
                 raise
             return self._elsewhere, [self._elsewhere], False, ""
@@ -81,7 +83,7 @@ class HaulwayModelLoader(DefaultModelLoader):
 
     def _get_weights_iterator(self, source):
         if self.load_config.safetensors_load_strategy == "torchao":
-            # vLLM puts these together out of what is in the file.
+            # For these models vLLM assembles the weights itself.
             return self._as_vllm_does(source)
         folder, files, is_safetensors, index = self._prepare_weights(
             source.model_or_path, source.subfolder, source.revision,
@@ -107,7 +109,7 @@ class HaulwayModelLoader(DefaultModelLoader):
             self.load_config = ours
 
     def _wanted(self, source, folder, files, index):
-        """The files that hold weights which the model has."""
+        """Returns the files that hold weights of the model."""
         prefixes = self._encoder_only_lm_prefixes
         if prefixes is not None and files:
             files = weight_utils.filter_mm_encoder_only_safetensors_files(
@@ -127,8 +129,8 @@ class HaulwayModelLoader(DefaultModelLoader):
         return files
 
     def _read(self, files, is_safetensors):
-        """Yields (name, tensor), file after file in the order of their numbers,
-        and in a file as it has them; of experts only this rank's are read."""
+        """Yields (name, tensor), file by file in numeric order, and within a
+        file in its own order; of experts only those of this rank are read."""
         device = f"cuda:{torch.cuda.current_device()}" if self._is_direct else "cpu"
         make = maker("torch", device)
         kind = "safetensors" if is_safetensors else "pt"
@@ -150,7 +152,8 @@ class HaulwayModelLoader(DefaultModelLoader):
 
 
 def _checked(load_format, extra):
-    """The options of reading that the keys say; ValueError for another key."""
+    """Returns the reading options for the keys; raises ValueError for an
+    unknown key."""
     known = sorted((*_KEYS, *_OTHERS))
     unknown = sorted(map(str, set(extra) - set(known)))
     if unknown:
@@ -171,7 +174,7 @@ def _checked(load_format, extra):
 
 
 def _changed(load_config, **fields):
-    """A copy of vLLM's LoadConfig with other values."""
+    """Returns a copy of vLLM's LoadConfig with other values."""
     changed = copy.copy(load_config)
     for name, value in fields.items():
         setattr(changed, name, value)

@@ -287,7 +287,8 @@ class PyTorchFileWriter:
 
 
 def _writer_of(function):
-    """write() of a file object, by a function as torch calls it."""
+    """Returns the write() of a file object, or a function called as torch does.
+    """
     if not callable(function):
         raise TypeError(
             f"writer_func is {type(function).__name__}: expected a function"
@@ -304,7 +305,8 @@ def _writer_of(function):
 
 
 def _lent(data, size):
-    """What the library takes: a buffer, or (owner, address, length)."""
+    """Returns an argument of the library: a buffer, or (owner, address,
+    length)."""
     if isinstance(data, str):
         data = data.encode()
     if isinstance(data, int):

@@ -52,7 +52,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         super().__init__(**options)
         self._remote = Reading("haulway://", own, REMOTE).remote
         self._auto_mkdir = auto_mkdir
-        # What the name "" means: the rest of a chain.
+        # The target of the name "": the rest of a chained URL.
         self._chained = ""
         if target_protocol is not None:
             is_local = target_protocol in ("file", "local")
@@ -68,7 +68,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return os.fspath(path).removeprefix(_PREFIX)
 
     def _name(self, path):
-        """The library's name for a path of fsspec."""
+        """Returns the library's name for an fsspec path."""
         return self._strip_protocol(path) or self._chained
 
     def _source(self, path):
@@ -92,8 +92,8 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return list(map(self.info, names)) if detail else names
 
     def _names_in(self, folder):
-        """The names in a folder; None if `folder` is not a folder."""
-        # fsspec takes the slash away by which a folder of S3 is known.
+        """Returns the names in a folder; None if `folder` is not a folder."""
+        # fsspec strips the trailing slash that marks a folder on S3.
         start = folder if folder.endswith("/") else folder + "/"
         if folder_of(start) is None:
             return None
@@ -101,7 +101,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
             return [os.path.join(folder, name)
                     for name in sorted(os.listdir(folder))]
         files = _haulway.list_files(start, self._remote)
-        # It is given again to those below.
+        # Restore the slash for subfolders.
         parts = (name.removeprefix(start).partition("/")[:2] for name in files)
         return [start + "".join(one) for one in dict.fromkeys(parts)]
 
@@ -191,13 +191,13 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     # Changing what is there
 
     def _local(self, path):
-        """The local path, or None for a URL."""
+        """Returns the local path, or None for a URL."""
         return _haulway.local_path(self._name(path))
 
     def mkdir(self, path, create_parents=True, **kwargs):
         name = self._local(path)
         if name is None:
-            return  # Servers have no folders but in names.
+            return  # Servers have no folders, only names with slashes.
         (os.makedirs if create_parents else os.mkdir)(name)
 
     def makedirs(self, path, exist_ok=False):

@@ -5,7 +5,7 @@ from fsspec.spec import AbstractFileSystem
 __all__ = ["HaulwayFileSystem"]
 
 @type_check_only
-class _Cached(type): ...  # fsspec's, of which checkers know nothing.
+class _Cached(type): ...  # fsspec has no type stubs.
 
 class HaulwayFileSystem(  # type: ignore[misc]
     AbstractFileSystem, metaclass=_Cached

@@ -20,19 +20,21 @@ _NO_MATCH = 3
 
 
 def main(request, journal, out, inputs):
-    """Runs the request of the command line, and ends the process.
+    """Runs the request of the command line and ends the process.
 
     request: JSON, as cli/bulk.cc makes it.
     """
     request = json.loads(request)
-    sys.stdout.reconfigure(line_buffering=True)  # For readers of a pipe.
+    # Readers of a pipe see each line at once.
+    sys.stdout.reconfigure(line_buffering=True)
     try:
         code = _run(request, journal, out, inputs)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone; Python would report that again when it exits.
+        # The reader has closed the pipe; Python would report that again at
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
     except (Error, OSError, ImportError) as error:
@@ -63,7 +65,7 @@ def _run(request, journal, out, inputs):
 
 
 def options_of(request):
-    """The options of bulk() from the options of the command line, which are
+    """Returns the options of bulk() for the command line's options, which are
     lists of texts."""
     given = request["options"]
     options = {}
@@ -103,7 +105,7 @@ def _read(path):
 
 
 def _key(data):
-    """A key from a file: 32 bytes, or the text of 64 hexadecimal digits."""
+    """Returns a key from a file: 32 bytes, or 64 hexadecimal digits."""
     return data if len(data) == 32 else data.decode("ascii", "replace").strip()
 
 
@@ -182,7 +184,7 @@ class _Printer:
 
 
 def table_of(report, exact=False):
-    """The table at the end of a run."""
+    """Returns the table for the end of a run."""
     rows = [
         (outcome, f"{files:,}", size_text(total, exact))
         for outcome, (files, total) in sorted(report.outcomes.items())

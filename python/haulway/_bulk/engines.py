@@ -24,9 +24,9 @@ NAMES = ("local", "ray", "dask")
 
 
 def engine_of(engine, jobs=None):
-    """The engine that a name or an executor stands for.
+    """Returns the engine for a name or an executor.
 
-    jobs: tasks at a time; None: one for each processor of the engine.
+    jobs: tasks that run at once; None: one for each processor of the engine.
     """
     if jobs is not None and number("jobs", jobs, 100_000) == 0:
         raise InvalidArgumentError(
@@ -61,9 +61,9 @@ def _workers_of(executor):
 
 
 class FutureEngine:
-    """A concurrent.futures.Executor, which stays open.
+    """Runs tasks on a concurrent.futures.Executor, which stays open.
 
-    killed: exceptions that say that a worker process died.
+    killed: exceptions that mean that a worker process died.
     """
 
     killed = (BrokenExecutor,)
@@ -82,7 +82,7 @@ class FutureEngine:
     def submit(self, ticket, task):
         try:
             future = self._send(task)
-        except self.killed as error:  # By an earlier task.
+        except self.killed as error:  # The pool broke in an earlier task.
             self._done.put((ticket, _killed(error)))
             return
         self._futures[ticket] = future
@@ -106,14 +106,15 @@ class FutureEngine:
 
 
 def _killed(error):
-    """The WorkerKilled for an engine's error, which may take many lines."""
+    """Returns the WorkerKilled for an engine's error, whose text may be long.
+    """
     lines = [line for line in str(error).splitlines() if line.strip()]
     return WorkerKilled(f"worker process died: {(lines or ['?'])[0]}")
 
 
 class RayEngine(FutureEngine):
-    """Tasks on ray: on the cluster that this process is connected to, else on
-    the cluster that RAY_ADDRESS names, else on this machine."""
+    """Runs tasks on ray: on the cluster that this process is connected to, else
+    on the cluster in RAY_ADDRESS, else on this machine."""
 
     shares_deaths = False
 
@@ -132,7 +133,7 @@ class RayEngine(FutureEngine):
                 include_dashboard=False,
             )
         self._run = ray.remote(run_task)
-        # A task that asks for more than a machine has would wait for ever.
+        # A task that requests more CPUs than any machine has would never start.
         found = [
             int(node["Resources"].get("CPU", 0)) for node in ray.nodes()
             if node["Alive"]
@@ -141,7 +142,8 @@ class RayEngine(FutureEngine):
         super().__init__(None, jobs or sum(found) or 1)
 
     def _send(self, task):
-        # The loop tries again, so that it is the same with every engine.
+        # The loop retries tasks, so that retries are the same with every
+        # engine.
         run = self._run.options(num_cpus=task.threads, max_retries=0)
         return run.remote(task).future()
 
@@ -152,9 +154,9 @@ class RayEngine(FutureEngine):
 
 
 class DaskEngine(FutureEngine):
-    """Tasks on dask: with the client of this process, else with a client of the
-    scheduler that dask's configuration (DASK_SCHEDULER_ADDRESS) names, else on
-    this machine."""
+    """Runs tasks on dask: with this process's client, else with a client of the
+    scheduler in dask's configuration (DASK_SCHEDULER_ADDRESS), else on this
+    machine."""
 
     def __init__(self, jobs):
         distributed = import_host(
@@ -170,7 +172,7 @@ class DaskEngine(FutureEngine):
             if dask.config.get("scheduler-address", None):
                 client = distributed.Client(set_as_default=False)
             else:
-                # As on ray, the loop tries again.
+                # The loop retries tasks, as with ray.
                 once = {"distributed.scheduler.allowed-failures": 0}
                 with dask.config.set(once):
                     client = distributed.Client(

@@ -5,17 +5,17 @@ A name is a file, a folder, a glob, a URL, "@FILE" for the names in a file, or
 the stream reaches it.
 """
 
-# How: what a folder gives depends on the verb; which files are checkpoints, and
-# which are parts of one, is known to the library's FolderFiles once it has met
-# all files of the folder. A folder on a disk is therefore read twice, and never
-# held. A store lists the keys of a bucket in their order, so that those below a
-# folder come together: the names in a folder are held, from some thousands on in
-# a temporary file, until its last one has come. Verbs that take every file hold
-# none.
+# How: which files of a folder are inputs depends on the verb. Whether a file is
+# a checkpoint or part of one is known only after the library's FolderFiles has
+# seen all files of the folder. A local folder is therefore read twice and never
+# kept in memory. A store lists the keys of a bucket in order, so the keys below
+# a folder are adjacent: the names of a folder are kept until its last one has
+# arrived, beyond a few thousand in a temporary file. Verbs that take every file
+# keep none.
 #
 # Listing the folders of a bucket one by one was left out: it takes a request
-# for each of them, where one brings a thousand keys. So was listing a bucket
-# twice.
+# per folder, while a flat listing returns a thousand keys per request. Listing
+# a bucket twice was left out, too.
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from .._errors import ArgumentTypeError, CorruptError, Error, NotFoundError, mak
 from .._reading.source import path_of
 
 _INDEX = ".index.json"
-# The files that open a directory of torch.distributed.checkpoint; the first
-# counts where there are both.
+# Files whose presence makes a folder a torch.distributed.checkpoint directory.
+# If both exist, the first is opened.
 _DIRECTORY = (".metadata", "__0.metadata")
 _WILD = frozenset("*?[")
-# An index is read into memory, to know its shards.
+# Maximum size in bytes of an index that is read to find its shards.
 _LARGEST_INDEX = 100 << 20
-# Names of a folder of a bucket that are held in memory, in bytes.
+# Bytes of names of one bucket folder that are kept in memory.
 _MOST_HELD = 1 << 20
-# What the name of an object ends in if a part of its key looks like a version.
+# Suffix of an object's name if its key itself looks like it has a version.
 _NO_VERSION = "?versionId="
 
-# What folders give: every file; every file but for the parts of directories of
-# torch.distributed.checkpoint; checkpoints.
+# Which files of a folder are inputs: every file; every file except parts of
+# torch.distributed.checkpoint directories; checkpoints only.
 EVERY, WHOLE, CHECKPOINTS = "every", "whole", "checkpoints"
 
 
@@ -57,7 +57,7 @@ class Input(NamedTuple):
 
     name: a path or a URL.
     base: the folder in which it was found, "." for a glob that begins in the
-        current folder; "" if the input was named.
+        current folder; "" if the caller named the input.
     size: bytes, shards included; 0 if only the worker can find out.
     stamp: the stamp_of() the file; None for a URL and for an unreadable file.
     error: why there is nothing to work on, else None.
@@ -75,7 +75,7 @@ def is_url(name):
 
 
 def check_inputs(inputs):
-    """Refuses what is no path and has no items."""
+    """Raises for an argument that is neither a path nor an iterable."""
     if isinstance(inputs, (bytes, bytearray, memoryview)) or not isinstance(
             inputs, (str, os.PathLike, Iterable)):
         raise ArgumentTypeError(
@@ -85,11 +85,11 @@ def check_inputs(inputs):
 
 
 def expand(inputs, remote, taken):
-    """Yields the Inputs that names lead to.
+    """Yields the Inputs that names refer to.
 
     inputs: a path or an iterable of paths.
-    remote: how URLs are reached, as the library takes it.
-    taken: what folders give: EVERY, WHOLE or CHECKPOINTS.
+    remote: the options for URLs, as the library takes them.
+    taken: which files of a folder are inputs: EVERY, WHOLE or CHECKPOINTS.
     """
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
@@ -131,7 +131,7 @@ def _expand(name, remote, taken, globs):
             yield from _globbed(name, taken)
         else:
             yield from _named(name, taken)
-    except OSError as error:  # haulway.IoError and its kin are Errors, too.
+    except OSError as error:  # Includes haulway.IoError and its subclasses.
         if isinstance(error, Error):
             yield Input(name, error=error)
         else:
@@ -154,14 +154,14 @@ def _named(name, taken):
 
 
 def local(name, base="", status=None):
-    """The Input of a path.
+    """Returns the Input for a local path.
 
-    status: what os.stat() says of it; None: not asked yet.
+    status: the result of os.stat(); None: not called yet.
     """
     try:
         stamp = stamp_of(name, status)
     except (OSError, ValueError):
-        stamp = None  # The verb says what is wrong.
+        stamp = None  # The verb will report the error.
     return Input(name, base, stamp["size"] if stamp else 0, stamp)
 
 
@@ -170,7 +170,8 @@ def _none_in(what):
 
 
 def _fixed(pattern):
-    """The folder of a glob before its first wild card, with the slash."""
+    """Returns the folder of a glob before its first wild card, with the slash.
+    """
     fixed = pattern[: min(pattern.index(c) for c in _WILD if c in pattern)]
     return fixed[: fixed.rfind("/") + 1]
 
@@ -179,7 +180,7 @@ def _globbed(pattern, taken):
     found, base = False, _fixed(pattern) or "."
     for name in glob.iglob(pattern, recursive=True):
         if os.path.isdir(name):
-            # With ** its files match themselves.
+            # A final ** also matches the files themselves.
             if not pattern.rstrip("/").endswith("**"):
                 found = True
                 yield from _in_folder(name, taken)
@@ -213,16 +214,16 @@ def _walk(folder, taken):
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(entry.path, taken)
-            # A link to a folder is not followed, as everywhere.
+            # Links to folders are not followed, as in all of Haulway.
             elif not entry.is_dir() if taken == EVERY else entry.is_file():
                 if is_taken(entry.path):
                     yield entry.path
 
 
 def _chooser(files, taken):
-    """Returns a function that says whether a file is an input.
+    """Returns a predicate that tells whether a file is an input.
 
-    files: FolderFiles that has met all files of the folder.
+    files: FolderFiles that has seen all files of the folder.
     """
     if taken == CHECKPOINTS:
         files.read_indexes()
@@ -245,9 +246,9 @@ def _in_bucket(url, remote, taken):
 
 
 def _by_folder(names, remote, taken):
-    """Yields those names of a store that are inputs, a folder's as soon as its
-    last name has come."""
-    held = []  # A folder, one in it, one in that.
+    """Yields the names of a store that are inputs. The inputs of a folder
+    follow as soon as its last name has arrived."""
+    held = []  # A stack of nested folders.
     before = ""
     for name in names:
         key = name.removesuffix(_NO_VERSION)
@@ -268,7 +269,7 @@ def _by_folder(names, remote, taken):
 
 
 class _Held:
-    """The names of a folder of a store, of which more may come."""
+    """The names of a store's folder that have arrived so far."""
 
     def __init__(self, folder, remote):
         self.folder = folder
@@ -288,7 +289,7 @@ class _Held:
 
 
 def _matching(pattern, remote):
-    """The objects of a store that match a glob."""
+    """Yields the objects of a store that match a glob."""
     folder = _fixed(pattern)
     matches = re.compile(fnmatch.translate(pattern)).match
     found = False
@@ -301,7 +302,8 @@ def _matching(pattern, remote):
 
 
 def shards_of(index):
-    """The names of shards in the JSON of an index; empty for other JSON."""
+    """Returns the shard names in an index given as JSON; none for other JSON.
+    """
     weights = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weights, dict):
         return set()
@@ -317,11 +319,11 @@ def _read_index(path):
 
 
 def stamp_of(name, status=None):
-    """The stamp of a local file, which changes with the file: size and time of
-    change and, for an index or a directory, a digest over the sizes and times of
-    all its files. Raises OSError.
+    """Returns the stamp of a local file, which changes when the file does: size
+    and modification time and, for an index or a directory, a digest of the
+    sizes and times of all its files. Raises OSError.
 
-    status: what os.stat() says of the file; None: not asked yet.
+    status: the result of os.stat(); None: not called yet.
     """
     status = os.stat(name) if status is None else status
     stamp = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}

@@ -6,15 +6,15 @@ done, so it survives the process; it is synced to the disk about a second later,
 or at the end.
 """
 
-# How: the lines are appended to a file. What is looked up (which line is an
-# input's last, whether this run met it already, which input an output belongs
-# to) is in a temporary database of SQLite, which keeps a few MiB in memory and
-# the rest in a file without a name. A run without a journal has a temporary
-# one, so reports read their records from there in every case.
+# How: lines are appended to a file. Lookups (an input's last line, whether this
+# run has seen the input, which input an output belongs to) use a temporary
+# SQLite database, which keeps a few MiB in memory and the rest in an unnamed
+# file. A run without a journal has a temporary one, so reports always read
+# their records from a journal.
 #
 # Reading the lines into a dict was left out: a million inputs take some 300 MB.
-# So was a database as the journal: it cannot be read with other tools while
-# the run goes on, nor be concatenated.
+# Using a database as the journal was left out, too: other tools could not read
+# it during the run, nor concatenate journals.
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.ENOLCK, errno.ENOTSUP):
-                return  # A file system without locks.
+                return  # The file system has no locks.
             self._file.close()
             raise InvalidArgumentError(
                 f"journal {os.fspath(path)!r} is in use by another run",
@@ -86,7 +86,7 @@ class Journal:
             ) from error
 
     def _read(self, path, head):
-        """Enters all lines into the index, and cuts a torn one at the end."""
+        """Indexes all lines and truncates an incomplete one at the end."""
         self._file.seek(0)
         with open(os.dup(self._file.fileno()), "rb") as lines:
             for line in lines:
@@ -104,7 +104,8 @@ class Journal:
             record = json.loads(line)
             name = record["input"]
         except (ValueError, TypeError, KeyError):
-            return  # Torn when the machine stopped: the input is done again.
+            # Incomplete because the machine stopped: the input is run again.
+            return
         self._put(record, name, (self._end, len(line)), seen=0)
 
     def _put(self, record, name, place, seen):
@@ -118,8 +119,8 @@ class Journal:
             self.claim(out, name)
 
     def meet(self, name):
-        """Returns (whether this run meets the input for the first time, the
-        record of the input in the journal or None)."""
+        """Returns (whether the input is new in this run, its record in the
+        journal or None)."""
         key = _key(name)
         if self._index.execute(
             "INSERT OR IGNORE INTO inputs VALUES(?, NULL, NULL, 1)", (key,)
@@ -179,8 +180,7 @@ class Journal:
         return json.loads(os.pread(self._file.fileno(), length, at))
 
     def records(self):
-        """Yields the records of the inputs of this run, in the order of the
-        journal."""
+        """Yields the records of this run's inputs in journal order."""
         for place in self._index.execute(
             "SELECT at, length FROM inputs WHERE seen = 1 AND at IS NOT NULL"
             " ORDER BY at"

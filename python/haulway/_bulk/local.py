@@ -1,14 +1,13 @@
 """The default engine: worker processes on this machine."""
 
-# How: each worker is a Python of its own behind a pair of sockets, and has one
-# task at a time, so the engine knows what a worker that dies was working on,
-# and waitpid() says how it died. Workers are new processes, not forks: the
-# caller may have threads, and may have touched a GPU. They are not started by
-# multiprocessing, since that imports the caller's main module again, which
-# would have to guard its own lines.
+# How: each worker is a new Python process connected by a pair of sockets, and
+# has one task at a time. So if a worker dies, the engine knows its task, and
+# waitpid() tells how it died. Workers are not forked: the caller may have
+# threads or may have used a GPU. multiprocessing does not start them either: it
+# imports the caller's main module again, which would then need a guard.
 #
-# A worker dies with the thread that started it, so those of a killed run do not
-# stay; that thread is in bulk() as long as there are workers.
+# A worker dies with the thread that started it, so a killed run leaves no
+# workers behind; that thread stays in bulk() as long as there are workers.
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from typing import NamedTuple
 
 from .worker import Channel
 
-# The first lines keep modules that lie in the current folder out.
+# The first lines prevent imports from the current folder.
 _PROGRAM = (
     "import sys\n"
     "sys.path[:] = filter(None, sys.path)\n"
@@ -34,7 +33,7 @@ _PATIENCE_S = 5
 
 
 class WorkerKilled(Exception):
-    """The process that worked on a task ended; the message says how."""
+    """The worker process of a task has ended; the message tells how."""
 
 
 class _Worker(NamedTuple):
@@ -43,7 +42,7 @@ class _Worker(NamedTuple):
 
 
 class LocalEngine:
-    """Worker processes on this machine.
+    """Runs tasks in worker processes on this machine.
 
     jobs: the number of processes.
     """
@@ -53,8 +52,9 @@ class LocalEngine:
     def __init__(self, jobs):
         self.jobs = self.threads = jobs
         self._idle = []
-        self._busy = {}  # By the channel: (worker, ticket, slots).
-        self._ready = selectors.DefaultSelector()  # Has the busy channels.
+        self._busy = {}  # By channel: (worker, ticket, slots).
+        # Registers the busy channels.
+        self._ready = selectors.DefaultSelector()
         self._waiting = collections.deque()
         self._free = jobs
 
@@ -63,8 +63,8 @@ class LocalEngine:
         self._dispatch()
 
     def _dispatch(self):
-        """Hands out tasks in turn. A task with several threads takes the places
-        of as many workers."""
+        """Starts waiting tasks in order. A task with several threads takes as
+        many slots."""
         while self._waiting:
             ticket, task = self._waiting[0]
             slots = min(max(task.threads, 1), self.jobs)
@@ -78,10 +78,10 @@ class LocalEngine:
             try:
                 worker.channel.send(task)
             except OSError:
-                pass  # It is dead: next() finds its end of file.
+                pass  # The worker is dead: next() will read its end of file.
 
     def next(self, tell):
-        """Waits until a task ends; returns its ticket, and its records or the
+        """Waits until a task ends. Returns its ticket, and its records or the
         WorkerKilled.
 
         tell: called with numbers of bytes while tasks run.
@@ -122,7 +122,7 @@ class LocalEngine:
 
 def _start():
     ours, theirs = socket.socketpair()
-    # What this process found modules by, `.` aside.
+    # The worker gets this process's import path without the current folder.
     path = os.pathsep.join(filter(None, sys.path))
     with ours, theirs:
         process = subprocess.Popen(

@@ -11,15 +11,15 @@ _INDEX = ".index.json"
 
 
 def output_of(one, options):
-    """The path or URL of the output of an Input.
+    """Returns the path or URL of an Input's output.
 
-    Below `out`, the output keeps the path of the input from the folder that was
-    listed, or from the first wild card of a glob; the output of an input that
-    was named lies directly in `out`. The new suffix replaces the old one.
+    In `out`, the output keeps the input's path relative to the listed folder,
+    or to the first wild card of a glob. The output of an input that the caller
+    named is placed directly in `out`. The new suffix replaces the old one.
     """
     name = one.name
     if name.endswith(("/.metadata", "/__0.metadata", "/")):
-        name = os.path.dirname(name)  # The directory is the checkpoint.
+        name = os.path.dirname(name)  # The checkpoint is the directory.
     base = one.base.rstrip("/")
     if base == "." and not name.startswith("./"):
         path = name

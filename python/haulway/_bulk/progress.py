@@ -11,9 +11,9 @@ _EVERY_S = 0.1
 
 
 class ProgressLine:
-    """A line on standard error that is drawn again as a run goes on.
+    """A line on standard error that is redrawn during a run.
 
-    Call clear() before anything else is printed there.
+    Call clear() before printing anything else there.
     """
 
     def __init__(self, clock=time.monotonic, out=None):
@@ -37,7 +37,7 @@ class ProgressLine:
 
 
 def line_of(done, total, seconds):
-    """The text of the line after some seconds."""
+    """Returns the text of the line after `seconds`."""
     speed = done / seconds if seconds > 0 else 0
     told = f"[{duration(seconds)}, {size_text(speed)}/s"
     if not total:

@@ -56,9 +56,9 @@ class BulkReport:
         return map(result_of, self._log.records())
 
     def _count(self, record, size, skipped):
-        """Adds an input to the counts; bulk() calls this.
+        """Adds an input to the counts; called by bulk().
 
-        record: the record of the input in the journal.
+        record: the input's record in the journal.
         size: bytes of the input.
         skipped: whether an earlier run finished the input.
         """
@@ -76,7 +76,8 @@ class BulkReport:
 
 
 def result_of(record):
-    """The result of an input: its record without the fields of the journal."""
+    """Returns the result of an input: its record without the journal's fields.
+    """
     return {
         "input": record["input"], **(record["result"] or {}),
         "error": record["error"],
@@ -87,7 +88,7 @@ _OF_VERIFY = {True: "OK", False: "FAILED", None: "not a checkpoint"}
 
 
 def outcome_of(verb, record):
-    """The verdict on an input, in a word or two."""
+    """Returns the verdict on an input in a word or two."""
     if record["error"] is not None:
         return "error"
     if verb == "verify":

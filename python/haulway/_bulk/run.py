@@ -1,15 +1,15 @@
 """haulway.bulk: the loop between inputs, engine and journal."""
 
-# How: inputs are taken from their stream only when the engine has room, so a
-# window of them exists at a time. Small files share a task, which costs as much
-# to hand out as some ten small files take; a large one has a task and, where
-# the verb can use them, all threads of the engine's machine to itself, since
-# the library cuts its work into ranges for them. A task whose worker dies is
-# tried again once, its inputs one by one, so the input that kills workers is
-# known and takes no other with it.
+# How: inputs are taken from their stream only when the engine has room, so only
+# a window of them exists at a time. Small files share a task, because handing
+# out a task costs as much as about ten small files take. A large file has a
+# task of its own and, if the verb supports it, all threads of the engine's
+# machine, since the library splits its work into ranges. If the worker of a
+# task dies, the task's inputs are tried once more, one per task, so that the
+# input that kills workers is identified and fails alone.
 #
-# Sorting inputs by size, the largest first, was left out: the list of them
-# would have to be complete before the first is worked on.
+# Sorting inputs by size, largest first, was left out: the list would have to be
+# complete before the first input is run.
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .outputs import output_of
 from .report import BulkReport, result_of
 from .verbs import FAILED, VERBS, Task, check_options, error_of, opening_of
 
-# A task has at most as many inputs and, together, as many bytes.
+# Limits of one task: number of inputs and their total bytes.
 _MOST_INPUTS = 32
 _MOST_BYTES = 8 << 20
-# From here on an input is large: it has a task and several threads.
+# Inputs of at least this size have a task of their own and several threads.
 _LARGE_BYTES = 256 << 20
-# Tasks per job that are handed out ahead, so that no worker waits.
+# Tasks per job that are queued ahead, so that no worker waits.
 _AHEAD = 2
-# Options that do not decide about results are not compared with a journal's.
+# Options that do not affect results; they are not compared with a journal's.
 _NOT_NOTED = frozenset({
     "key", "passphrase", "progress", "stats", "threads", "memory_budget",
     "retries", "io", "mmap", "mmap_flags", "durability",
@@ -102,7 +102,7 @@ def bulk(verb, inputs, *, engine="local", journal=None, options=None, jobs=None,
 
 
 def _noted(options):
-    """The options that decide about results, as JSON has them."""
+    """Returns the options that affect results, as in JSON."""
     def plain(value):
         if isinstance(value, (str, int, float, bool, type(None))):
             return value
@@ -121,7 +121,7 @@ def _noted(options):
 
 
 class _Run:
-    """One call of bulk()."""
+    """A single call of bulk()."""
 
     def __init__(self, verb, inputs, options, log, each, progress):
         self._verb, self._options, self._log = verb, options, log
@@ -133,9 +133,10 @@ class _Run:
         self._total = None
         self._stream = self._fresh()
         self._pushed_back = None
-        # Tasks of one input whose worker died; (task, item, input).
+        # Inputs whose worker died, one per task: (task, item, input).
         self._again = collections.deque()
-        self._in_flight = {}  # By ticket: (inputs, items, whether it is again).
+        # By ticket: (inputs, items, whether it is a retry).
+        self._in_flight = {}
         self._tickets = itertools.count()
 
     def run(self, engine):
@@ -182,7 +183,7 @@ class _Run:
 
     def _fresh(self):
         """Yields the inputs to work on, each with its record in the journal.
-        Reports inputs that an earlier run finished on the way."""
+        Reports inputs that an earlier run finished."""
         found = expand(
             self._inputs, self._remote, VERBS[self._verb].taken
         )
@@ -215,12 +216,12 @@ class _Run:
                         )),
                     })
                     continue
-            # Only the worker knows whether what is behind a URL changed.
+            # Only the worker can find out whether a URL's content has changed.
             stamp = known["stamp"] if known and is_url(one.name) else None
             yield one, known, (one.name, one.base, stamp, out)
 
     def _next_entry(self):
-        """(inputs, whether they are tried again) for a task, or None."""
+        """Returns (inputs, whether they are retried) for a task, or None."""
         if self._again:
             return [self._again.popleft()], True
         batch, size = [], 0
@@ -300,7 +301,7 @@ class _Run:
     # Progress
 
     def _tell(self, count):
-        """Bytes of inputs that are being worked on."""
+        """Adds progress, in bytes, of inputs in flight."""
         self._bytes_told += count
         self._show()
 
@@ -314,7 +315,7 @@ class _Run:
             self._progress(self._bytes_done + self._bytes_told, self._total)
 
     def _count_bytes(self, stop):
-        """Starts a thread that adds up the sizes of all inputs, if the caller
+        """Starts a thread that sums the sizes of all inputs, if the caller
         wants progress and the inputs can be listed twice."""
         if self._progress is None or not _can_be_listed_twice(self._inputs):
             return None
@@ -326,7 +327,7 @@ class _Run:
                 if stop.is_set():
                     return
                 if one.size == 0 and is_url(one.name):
-                    return  # Sizes behind URLs are not listed.
+                    return  # The sizes of remote inputs are unknown.
                 total += one.size
             self._total = total
 
@@ -341,7 +342,8 @@ def _can_be_listed_twice(inputs):
 
 
 def _is_complete(record):
-    """Whether an earlier run finished an input, and its output files exist."""
+    """Returns whether an earlier run finished an input and its output files
+    exist."""
     if record["error"] is not None or record["result"] is None:
         return False
     files = record["result"].get("files", ())

@@ -6,7 +6,7 @@ from .._describing import bytes_text
 
 
 def shown(text):
-    """A text or name from a file, with control characters escaped."""
+    """Returns a text or name from a file with control characters escaped."""
     return "".join(
         one if one.isprintable() else one.encode(
             "unicode_escape", "surrogatepass"
@@ -16,13 +16,13 @@ def shown(text):
 
 
 def size_text(count, exact=False):
-    """Bytes as "1.5 GiB"; exact: as "1610612736 B"."""
+    """Formats bytes as "1.5 GiB"; exact: as "1610612736 B"."""
     count = int(count)
     return f"{count} B" if exact or count < 1024 else bytes_text(count)
 
 
 def duration(seconds):
-    """Seconds as "2 h 5 min", "3 min 20 s" or "4.2 s"."""
+    """Formats seconds as "2 h 5 min", "3 min 20 s" or "4.2 s"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)

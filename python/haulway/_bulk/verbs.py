@@ -1,12 +1,12 @@
 """The work of a worker: a verb on a batch of inputs, with a record for each."""
 
-# How: a verb is a row: the function that works on one input, and the options it
-# takes, which are those of the call of its name. A worker notes the stamp of an
-# input before it reads it, so a file that changes meanwhile has another stamp
-# in the next run and is worked on again. Faults of a file, and whatever else
-# goes wrong with it, become the error of its record.
+# How: a verb is a row: the function that works on one input, and the options
+# that it takes, which are those of the call of the same name. A worker notes an
+# input's stamp before it reads the input, so a file that changes meanwhile has
+# another stamp in the next run and is processed again. Faults of a file, and
+# all other errors, become the error of its record.
 #
-# Running the verbs of the command and reading what they print was left out: a
+# Running the command's verbs and reading their output was left out: starting a
 # process for each of 20,000 tiny files takes longer than the work.
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .._writing.convert import convert
 from .inputs import CHECKPOINTS, EVERY, WHOLE, is_url, stamp_of
 
 DONE, FOUND, FAILED = 0, 1, 2
-# The worker tells how far it is in inputs of so many bytes; smaller ones are
-# done before the message would be read.
+# The worker reports progress within inputs of at least this many bytes; smaller
+# ones finish before the message would be read.
 _TOLD_BYTES = 16 << 20
-# The codes of faults of a file; others are failures to look at it.
+# Codes for a faulty file; other codes mean that the file could not be examined.
 _FAULTS = frozenset(
     {"kTruncated", "kCorrupt", "kMismatch", "kUnsafe", "kLimit", "kAuth"}
 )
@@ -134,7 +134,7 @@ def _info(name, item, options, threads, progress):
     }
 
 
-# The exit codes for the verdicts of verify and scan.
+# Exit codes by the verdicts of verify and scan.
 _OF_VERIFY = {True: DONE, None: DONE, False: FOUND}
 _OF_SCAN = {"SAFE": DONE, "UNKNOWN": FAILED, "UNSAFE": FOUND}
 _PER_RUN = {"progress", "stats", "threads"}
@@ -166,7 +166,7 @@ VERBS = {
 
 
 def check_options(name, options):
-    """Returns the options of a run, checked. Raises OptionError for an option
+    """Checks and returns the options of a run. Raises OptionError for an option
     that the verb does not have."""
     verb = VERBS[name]
     for option in options:
@@ -206,14 +206,14 @@ def _check_convert(options):
 
 
 def _retrying(options):
-    """A `with` block in which the option `retries` applies; no verb takes that
-    option itself."""
+    """Returns a `with` block in which the option `retries` applies; verbs do
+    not take the option themselves."""
     retries = options.get("retries")
     return config(load={} if retries is None else {"retries": retries})
 
 
 def opening_of(options):
-    """The Reading that opens inputs, from the options of a run."""
+    """Returns the Reading that opens inputs, from the options of a run."""
     return Reading("bulk", {
         name: value for name, value in options.items() if name in OPENING
     }, OPENING)
@@ -223,8 +223,7 @@ def run_task(task, tell=None):
     """Returns the records of a batch, in order. The error of an input is in its
     record.
 
-    tell: called with the number of bytes that have been worked on since the
-        last call.
+    tell: called with the number of bytes processed since the last call.
     """
     with _retrying(task.options):
         return [_run_one(task, item, tell) for item in task.items]
@@ -250,7 +249,7 @@ def _run_one(task, item, tell):
         result = verb.run(name, item, options, task.threads, progress)
         record["result"] = result
         record["exit"] = verb.exit_of(result)
-    except Exception as error:  # The other inputs must go on.
+    except Exception as error:  # The other inputs must still be processed.
         record["error"], record["exit"] = error_of(error)
     record["seconds"] = round(time.monotonic() - start, 6)
     return record
@@ -267,7 +266,8 @@ def _stamp(name, options):
 
 
 def _teller(tell, stamp):
-    """A progress callback that calls tell() with shares of the input's size."""
+    """Returns a progress callback that calls tell() with parts of the input's
+    size."""
     told = 0
 
     def progress(done, total):
@@ -281,7 +281,7 @@ def _teller(tell, stamp):
 
 
 def error_of(error):
-    """(the `error` of a record, its exit code) for an exception."""
+    """Returns (the `error` of a record, its exit code) for an exception."""
     if not isinstance(error, Error):
         if isinstance(error, OSError) and error.filename is not None:
             what = f"{error.strerror}; of {os.fsdecode(error.filename)}"

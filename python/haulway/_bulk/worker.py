@@ -1,8 +1,8 @@
-"""A worker process of the engine `local`, and how it talks to the engine."""
+"""A worker process of the engine `local`, and its channel to the engine."""
 
-# How: messages are pickles behind their length, over a pair of sockets. The
-# connections of multiprocessing were left out: they take a third of the time
-# in which a worker starts.
+# How: messages are pickles with a length prefix, over a pair of sockets. The
+# connections of multiprocessing were left out: they take a third of a worker's
+# start time.
 
 from __future__ import annotations
 
@@ -61,9 +61,10 @@ def serve(descriptor, parent):
     from .verbs import run_task
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before that.
+    if os.getppid() != parent:  # The parent died before prctl().
         return
-    # An interrupt of the terminal reaches the whole group: the caller decides.
+    # An interrupt from the terminal reaches the whole process group; the caller
+    # decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(descriptor)
 

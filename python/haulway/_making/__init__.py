@@ -1,1 +1,1 @@
-"""Making objects of NumPy and JAX, and Python's own, over memory."""
+"""Makes NumPy arrays, JAX arrays and plain Python objects over memory."""

@@ -1,4 +1,5 @@
-"""Classes and functions that pickles may name because the caller vouches."""
+"""Classes and functions that pickles may name because the caller allowed them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def clear():
 
 @contextlib.contextmanager
 def within(items):
-    """Allows them within a `with` block."""
+    """Allows `items` within a `with` block."""
     with _lock:
         before = list(_process)
         _process.extend(items)
@@ -34,7 +35,8 @@ def within(items):
 
 
 def everywhere():
-    """The names that add() allowed, and torch.serialization if it is in use."""
+    """Returns what add() allowed, and what torch.serialization allows if it is
+    imported."""
     mine = here()
     torch = sys.modules.get("torch.serialization")
     if torch is not None and hasattr(torch, "get_safe_globals"):
@@ -43,14 +45,14 @@ def everywhere():
 
 
 def here():
-    """What add() allowed."""
+    """Returns what add() allowed."""
     with _lock:
         return list(_process)
 
 
 def by_name(items=(), torch_too=True):
-    """A dict from full name to class or function (None if only a name was given)
-    of `items` and of everything that is allowed everywhere.
+    """Returns a dict from full name to class or function (None if only a name
+    was given), of `items` and of everything that is allowed globally.
 
     torch_too: include the names that torch.serialization allows.
     """

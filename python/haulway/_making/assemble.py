@@ -1,4 +1,4 @@
-"""Making: storages and tensors of a framework over memory that was loaded."""
+"""Makes storages and tensors of a framework over loaded memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .numpy_maker import NumpyMaker
 
 
 class TorchMaker:
-    """Makes torch tensors, on a device."""
+    """Makes torch tensors on a device."""
 
     def __init__(self, device):
         import torch
@@ -22,7 +22,7 @@ class TorchMaker:
         self._is_cpu = self._device.type == "cpu"
 
     def stream(self, core, rows, reading, order):
-        """Yields (position in rows, storage), loading ahead; see iterate()."""
+        """Yields (position in rows, storage) and loads ahead; see iterate()."""
         from . import device as _device
 
         if _device.is_cuda(self._device):
@@ -72,7 +72,7 @@ class TorchMaker:
 
 
 def maker(framework, device="cpu"):
-    """Who makes tensors of a framework on a device."""
+    """Returns the maker of a framework's tensors on a device."""
     if framework == "torch":
         if isinstance(device, bool) or not (
             isinstance(device, (str, int)) or hasattr(device, "type")
@@ -97,7 +97,7 @@ def maker(framework, device="cpu"):
 
 
 def tensors_by_name(make, storages, chosen):
-    """A flat dict of chosen tensors, over storages by row."""
+    """Returns a flat dict of chosen tensors; `storages` are by row."""
     return {
         one.name: make.meta(one.info, one.name)
         if one.info.storage is None

@@ -1,8 +1,8 @@
-"""The bytes of what has the buffer protocol."""
+"""The bytes of objects with the buffer protocol."""
 
 
 def flat_view(obj):
-    """A memoryview of bytes over the object's content, copied if need be."""
+    """Returns a memoryview of the object's bytes, copied if not contiguous."""
     view = memoryview(obj)
     if not view.c_contiguous:
         return memoryview(view.tobytes())

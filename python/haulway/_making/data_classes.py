@@ -1,18 +1,18 @@
-"""Classes of Python and NumPy that only describe data, made by our own code.
+"""Python and NumPy classes that only describe data, made by Haulway's own code.
 
-A pickle names them; what it names is a key of the table below, and never
-looked up. The same names are allowed in src/pickle/pickle_globals.cc.
+A pickle names such classes; a name is a key of the table below and is never
+imported. The same names are allowed in src/pickle/pickle_globals.cc.
 """
 
-# How: a name that the pickle has leads to a function of this module, which
-# makes the object from arguments that it has looked at: counts, kinds, and
-# texts without the little languages that constructors understand (dtype
-# strings, date formats, contexts). State is set field by field, and only such
-# fields as the class writes itself.
+# How: a name in a pickle selects a function of this module, which makes the
+# object from checked arguments: counts, kinds, and texts without the mini
+# languages that constructors parse (dtype strings, date formats, contexts).
+# State is set field by field, and only the fields that the class itself writes.
 #
-# Importing the named class and calling it was never done, even for those of
-# the standard library: many of them run code on some argument. A list of safe
-# modules says nothing of what is in them, so names are listed one by one.
+# Importing the named class and calling it was never an option, even for the
+# standard library: many classes run code for some argument. A list of safe
+# modules would not say which of their names are safe, so names are listed one
+# by one.
 
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ import types
 
 from .._errors import CorruptError, Error, UnsupportedError
 
-# What numpy.dtype() is given: a kind and a size, without its little languages.
+# The argument of numpy.dtype(): a kind and a size, no mini language.
 _DTYPE_CODE = re.compile(r"[?biufcmMOSUV][0-9]{0,9}")
 _TIME_UNITS = frozenset(
     ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
 )
-_ALIGNED = 0x80  # numpy's NPY_ALIGNED_STRUCT, in a dtype's flags.
+_ALIGNED = 0x80  # numpy's NPY_ALIGNED_STRUCT in a dtype's flags.
 
 TYPES = {
     f"builtins.{kind.__name__}": kind
     for kind in (bool, bytearray, bytes, complex, dict, float, frozenset, int,
                  list, set, str, tuple)
 }
-# Named as a class; a call of one goes through the table of makers below.
+# Values when named as a class; calls go through the table of makers below.
 _CLASSES = {
     f"{kind.__module__}.{kind.__name__}": kind
     for kind in (
@@ -58,27 +58,27 @@ _OF_NUMPY = (_NDARRAY, "numpy.dtype")
 
 
 def is_type(full):
-    """Whether a full name is that of a type that may stand as a value."""
+    """Returns whether a full name is a type that may occur as a value."""
     return full in TYPES or full in _CLASSES or full in _OF_NUMPY
 
 
 def type_of(full):
-    """The type of a full name. Requires: is_type()."""
+    """Returns the type with a full name. Requires: is_type()."""
     if full in _OF_NUMPY:
         return _numpy().dtype if full == "numpy.dtype" else _numpy().ndarray
     return TYPES.get(full) or _CLASSES[full]
 
 
 def is_known(full):
-    """Whether a full name is that of a class here."""
+    """Returns whether a full name is a class in this module."""
     return full in _MAKERS
 
 
 def construct(full, args, kwargs):
-    """What the class or function makes of its arguments.
+    """Returns what the class or function makes of its arguments.
 
     Requires: is_known(). Raises CorruptError for arguments that it does not
-    take, and UnsupportedError where NumPy is needed and not there.
+    take, and UnsupportedError if NumPy is needed and not installed.
     """
     if kwargs:
         raise CorruptError(f"{full} takes no keywords", "kCorrupt")
@@ -86,12 +86,13 @@ def construct(full, args, kwargs):
 
 
 def set_state(full, built, state):
-    """What `built`, which construct() made, becomes with a state."""
+    """Applies a state to `built`, which construct() made, and returns the
+    result."""
     return _checked(full, _STATES.get(full, _no_state), (built, state))
 
 
 def extend(built, appended, items):
-    """Adds what was appended to and set on an object after it was made."""
+    """Adds the items that a pickle appends to or sets on an object."""
     if appended:
         built.extend(appended)
     for key, value in items:
@@ -244,7 +245,7 @@ def _shape(shape):
 
 
 def _over(raw, dtype, shape, order):
-    """An array over bytes, in memory of its own."""
+    """Returns an array with the elements in `raw`, in memory of its own."""
     numpy = _numpy()
     raw = raw.encode("latin1") if isinstance(raw, str) else raw
     if not isinstance(raw, (bytes, bytearray)):
@@ -280,7 +281,7 @@ def _set_array(built, state):
         return _over(raw, dtype, shape, order)
     if not _is_dtype(dtype).hasobject or math.prod(shape) != len(raw):
         raise ValueError("expected as many objects as the shape has")
-    # Item by item: NumPy would look into those that are sequences.
+    # Item by item: NumPy would look inside items that are sequences.
     flat = numpy.empty(len(raw), dtype)
     for i, item in enumerate(raw):
         flat[i] = item
@@ -302,7 +303,8 @@ def _from_buffer(raw, dtype, shape, order="C", axes=None):
 _PATHS = {
     "Path": pathlib.Path,
     "PosixPath": pathlib.PosixPath,
-    "WindowsPath": pathlib.PureWindowsPath,  # There are no others here.
+    # Only POSIX systems are supported, so there are no others.
+    "WindowsPath": pathlib.PureWindowsPath,
     "PurePath": pathlib.PurePath,
     "PurePosixPath": pathlib.PurePosixPath,
     "PureWindowsPath": pathlib.PureWindowsPath,

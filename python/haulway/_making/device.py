@@ -1,7 +1,7 @@
-"""Storages in the memory of a GPU, for torch.
+"""Makes torch storages in GPU memory.
 
-The memory is torch's own: its allocator counts it, keeps it for later tensors
-and gives the reason when there is not enough. The engine only fills it.
+torch's allocator owns the memory: torch counts it, reuses it for later tensors
+and reports when there is not enough. The engine only fills it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from .. import _haulway
 from .._errors import LimitError
 
-# What iterate() loads at once, unless memory_budget says less: it fills one
-# group of storages while the caller works on another.
+# Bytes that iterate() loads at once unless memory_budget is smaller: it fills
+# one group of storages while the caller uses another.
 _GROUP_BYTES = 128 << 20
-# Statistics that are no sum over loads.
+# Statistics that must not be summed over loads.
 _NOT_SUMS = ("threads", "resident")
 
 
@@ -26,12 +26,14 @@ class DeviceMemoryError(LimitError, torch.OutOfMemoryError):
 
 
 def is_cuda(device):
-    """Whether `device`, a device of torch, its name or its number, is a GPU."""
+    """Returns whether `device`, a torch device, its name or its number, is a
+    GPU."""
     return torch.device(device).type == "cuda"
 
 
 def is_usable(device):
-    """Whether `device`, or the tag of a storage, names a GPU that torch has."""
+    """Returns whether `device`, or a storage's location tag, names a GPU that
+    torch can use."""
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError):
@@ -44,9 +46,9 @@ def is_usable(device):
 
 
 def cuda_storages(core, rows, device, reading):
-    """Loaded UntypedStorages on the GPU, parallel to the rows."""
+    """Loads UntypedStorages on the GPU, parallel to the rows."""
     index = _index_of(device)
-    device = _opened(index)  # Says why there is none, before torch does.
+    device = _opened(index)  # Reports a missing GPU before torch does.
     storages = _allocate(core, rows, index)
     reading.tell(_fill(core, rows, storages, device, reading, reading.progress))
     return storages
@@ -62,8 +64,8 @@ def load_into(core, rows, tensors, device, reading):
 
 
 def cuda_stream(core, rows, device, reading):
-    """Yields (position in rows, UntypedStorage on the GPU), in the order of the
-    file, in which they are also completed. The next are loaded meanwhile."""
+    """Yields (position in rows, UntypedStorage on the GPU) in file order, and
+    loads the next ones meanwhile."""
     index = _index_of(device)
     return _go(core, rows, index, _opened(index), reading)
 
@@ -85,7 +87,7 @@ def _go(core, rows, index, device, reading):
         )
 
     try:
-        # One thread, which has ended when the generator has.
+        # A single thread; it has ended when the generator ends.
         with ThreadPoolExecutor(1, "haulway-gpu") as pool:
             started = start()
             while started is not None:
@@ -100,23 +102,24 @@ def _go(core, rows, index, device, reading):
 
 
 class _Counted:
-    """Progress and statistics of several loads as of one."""
+    """Combines progress and statistics of several loads."""
 
     def __init__(self, progress, total):
         self.stats = {}
         self._progress = progress
-        self._total = total  # Loads to come count by the bytes of tensors.
+        # Later loads are counted by the size of their tensors.
+        self._total = total
         self._done = 0
         self._whole = 0
 
     def next(self, nbytes):
-        """The progress function of a load of so many bytes of tensors."""
+        """Returns the progress function for a load of tensors of `nbytes`."""
         self._whole = nbytes
         if self._progress is None:
             return None
 
         def told(done, whole):
-            # What is read counts, which is more than the tensors.
+            # More bytes may be read than the tensors have.
             self._total += whole - self._whole
             self._whole = whole
             self._progress(self._done + done, self._total)
@@ -132,7 +135,7 @@ class _Counted:
 
 
 def _groups(core, rows, engine):
-    """Positions in rows, in groups of neighbours in the file."""
+    """Yields positions in rows, in groups of neighbours in the file."""
     most = min((engine["memory_budget"] or 2 * _GROUP_BYTES) // 2, _GROUP_BYTES)
     infos = [core.storage(row) for row in rows]
     group, held = [], 0
@@ -155,7 +158,8 @@ def _index_of(device):
 
 @functools.cache
 def _opened(index):
-    """The engine's device, which keeps its pinned memory for the next load."""
+    """Opens the engine's device, which keeps its pinned memory for the next
+    load."""
     return _haulway.open_cuda(index)
 
 
@@ -170,13 +174,16 @@ def _allocate(core, rows, index):
         raise DeviceMemoryError(
             f"{device}: {str(error).splitlines()[0]}", "kLimit"
         ) from error
-    # What torch gives may still be in use by what its stream has to do.
+    # The allocator may return memory that its stream still uses.
     torch.cuda.current_stream(device).synchronize()
     return storages
 
 
 def _fill(core, rows, memories, device, reading, progress):
-    """Returns statistics. memories: storages or tensors, parallel to rows."""
+    """Loads rows and returns statistics.
+
+    memories: storages or tensors, parallel to rows.
+    """
     return _haulway.load_to_device(
         core, list(rows), [memory.data_ptr() for memory in memories], device,
         reading.engine, progress,

@@ -1,4 +1,4 @@
-"""Haulway's dtype names as dtypes of NumPy."""
+"""NumPy dtypes for Haulway's dtype names."""
 
 import contextlib
 import functools
@@ -10,10 +10,10 @@ from .dtype_table import TABLE
 
 @functools.cache
 def numpy_dtype(name):
-    """The NumPy dtype for one of Haulway's names.
+    """Returns the NumPy dtype for one of Haulway's names.
 
-    What NumPy lacks comes as ml_dtypes has it; without ml_dtypes, as an
-    unsigned integer of the same bits.
+    A dtype that NumPy lacks is taken from ml_dtypes; without ml_dtypes it
+    becomes an unsigned integer of the same bits.
     """
     import numpy
 
@@ -29,14 +29,14 @@ def numpy_dtype(name):
 
 
 def is_array(value):
-    """Whether this is an array or a scalar of NumPy itself: subclasses, such as
-    masked arrays, hold more than numbers."""
+    """Returns whether this is exactly a NumPy array or scalar: subclasses, such
+    as masked arrays, hold more than numbers."""
     return type(value).__module__ == "numpy" and hasattr(value, "dtype")
 
 
 @functools.cache
 def name_of_numpy(dtype):
-    """Haulway's name for a NumPy dtype, whatever its byte order, or None."""
+    """Returns Haulway's name for a NumPy dtype of any byte order, or None."""
     for row in TABLE.values():
         if row.in_numpy and dtype.name == row.torch_name:
             return row.name
@@ -45,24 +45,25 @@ def name_of_numpy(dtype):
 
 @functools.cache
 def name_of_torch(dtype):
-    """Haulway's name for a torch dtype."""
+    """Returns Haulway's name for a torch dtype."""
     from .._torch.factory import name_of_dtype
 
     return name_of_dtype(dtype)
 
 
 def is_float(name):
-    """Whether one of Haulway's dtypes holds floating point numbers."""
+    """Returns whether one of Haulway's dtypes holds floating point numbers."""
     return TABLE[name].kind == "float"
 
 
 def dtype_name(dtype):
-    """Haulway's name of a dtype: its own, or one of torch's or NumPy's.
+    """Returns Haulway's name of a dtype, given as Haulway's name or as a dtype
+    or name of torch or NumPy.
 
     Raises InvalidArgumentError if `dtype` is not a dtype.
     """
     if isinstance(dtype, str):
-        found = _haulway.dtype_name(dtype)  # In any case, or as torch has it.
+        found = _haulway.dtype_name(dtype)  # In any case, or torch's name.
         if found is not None:
             return found
     if type(dtype).__module__ == "torch":
@@ -70,7 +71,7 @@ def dtype_name(dtype):
 
         return name_of_dtype(dtype)
     found = None
-    # NumPy takes None for float64, and "\0" for the first of its types.
+    # NumPy accepts None as float64 and "\0" as its first type.
     if dtype is not None and not (
             isinstance(dtype, str) and not dtype.isprintable()):
         with contextlib.suppress(ImportError, TypeError):

@@ -1,4 +1,4 @@
-"""Storages one after another in the host's memory, read ahead."""
+"""Yields storages one after another in host memory and reads ahead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .. import _haulway
 
 
 def stream_from_host(make, core, rows, reading, order):
-    """What stream() of a maker returns for tensors in the host's memory."""
+    """Implements a maker's stream() for tensors in host memory."""
     stream = _haulway.stream_storages(
         core, rows, reading.engine, order, reading.progress
     )

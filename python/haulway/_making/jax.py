@@ -1,9 +1,9 @@
-"""Arrays of JAX over memory that was loaded."""
+"""Makes JAX arrays over loaded memory."""
 
-# How: JAX takes memory without a copy only where it starts at a multiple of 64
-# bytes. The engine puts every tensor that it is asked for by a TensorRequest
-# there, and storages are asked for so. Arrays go by DLPack, not by NumPy, which
-# has neither bfloat16 nor float8 in its own.
+# How: JAX uses memory without a copy only if it is aligned to 64 bytes. The
+# engine aligns each tensor that is requested by a TensorRequest, so storages
+# are requested that way. Arrays are passed by DLPack, not by NumPy, which
+# itself has neither bfloat16 nor float8.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .dtypes import name_of_numpy, numpy_dtype
 from .numpy_maker import NumpyMaker
 from .objects import NumpyFactory, TensorRequest, make_array
 
-# What DLPack has a name for; other dtypes come as NumPy's do.
+# Dtypes with a DLPack code; others become NumPy's.
 _BY_NAME = frozenset(row.name for row in TABLE.values() if row.in_dlpack)
 
 
@@ -36,9 +36,9 @@ class JaxMaker(NumpyMaker):
         return dict(zip(rows, memories))
 
     def tensor(self, storage, info):
-        """A jax.Array over the memory, or a copy where JAX needs one: of views
-        that do not start at a multiple of 64 bytes, or have gaps, and of bytes
-        of the caller's."""
+        """Returns a jax.Array over the memory. JAX needs a copy for views that
+        are not aligned to 64 bytes or have gaps, and for bytes of the caller's.
+        """
         dtype = self._dtype(info)
         if (info.conjugate or info.negative or storage.readonly
                 or not _is_dense(info)):
@@ -74,11 +74,11 @@ class JaxMaker(NumpyMaker):
 
 
 class _Factory(NumpyFactory):
-    """Makes the object with a jax.Array in place of every tensor."""
+    """Makes the object with jax.Arrays as tensors."""
 
     def __init__(self, core, memories, make):
         super().__init__(core, memories)
-        self.arrays = None  # All are made by tensor().
+        self.arrays = None  # All arrays are made by tensor().
         self._make = make
 
     def tensor(self, row):
@@ -98,7 +98,7 @@ def check_device(device):
 
 
 def _is_dense(info):
-    """Whether the strides are those of a dense array, in any order of its
+    """Returns whether the strides are those of a dense array, in any order of
     dimensions."""
     expected = 1
     for stride, size in sorted(

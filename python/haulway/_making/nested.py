@@ -1,10 +1,10 @@
-"""Where the components of a nested tensor lie, checked."""
+"""Checks where the components of a nested tensor are placed."""
 
 from .._errors import CorruptError
 
 
 def check_components(elements, sizes, strides, offsets):
-    """Fails with CorruptError if a component leaves a buffer of `elements`.
+    """Raises CorruptError if a component exceeds a buffer of `elements`.
 
     sizes and strides: a list of numbers for each component.
     """

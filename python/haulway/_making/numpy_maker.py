@@ -1,4 +1,4 @@
-"""Making NumPy arrays over memory that was loaded."""
+"""Makes NumPy arrays over loaded memory."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from .objects import NumpyFactory, make_array
 class NumpyMaker:
     """Makes NumPy arrays."""
 
-    called = "NumPy"  # In messages.
+    called = "NumPy"  # The name in messages.
 
     def stream(self, core, rows, reading, order):
-        """Yields (position in rows, what tensor() takes), loading ahead; see
+        """Yields (position in rows, storage for tensor()) and loads ahead; see
         iterate()."""
         return stream_from_host(self, core, rows, reading, order)
 
     def storages(self, core, rows, reading):
-        """{row: what tensor() takes} of storages, loaded."""
+        """Loads storages and returns {row: storage for tensor()}."""
         return dict(zip(rows, reading.storages(core, rows)))
 
     def storage(self, memory):
-        """What tensor() takes, of a Memory that holds a whole storage."""
+        """Returns the storage for tensor() from a Memory of a whole storage."""
         return memory
 
     def tensor(self, storage, info):
-        """The tensor that a TensorInfo describes."""
+        """Returns the tensor that a TensorInfo describes."""
         return make_array(info, storage)
 
     def cast(self, tensor, dtype):
-        """A tensor of the dtype that Haulway calls so."""
+        """Casts a tensor to a dtype by Haulway's name."""
         return tensor.astype(numpy_dtype(dtype), copy=False)
 
     def meta(self, info, name=None):
-        """One without data."""
+        """Returns a tensor without data."""
         what = "the tensor" if name is None else repr(name)
         raise UnsupportedError(
             f"{what} is a meta tensor, which has no data for {self.called}",
@@ -44,10 +44,11 @@ class NumpyMaker:
         )
 
     def with_meta(self, chosen):
-        """The Chosen that have a storage, so that a dict by name can hold them."""
+        """Returns the Chosen that have a storage and so can be in a dict by
+        name."""
         return [one for one in chosen if one.info.storage is not None]
 
     def object(self, core, reading):
-        """The whole object, loaded."""
+        """Loads the whole object."""
         memories = reading.storages(core, range(core.storage_count()))
         return build_over(core, NumpyFactory(core, memories))

@@ -1,11 +1,11 @@
 """Stand-ins in an object for parts that are neither data nor tensors."""
 
-# How: a factory makes an object as the library walks its pickle, and has one
-# method for each thing that a pickle can ask for. DescribingFactory makes data
-# of all of them, NumpyFactory arrays of tensors as well; torch's is a module of
-# its own. Names in a pickle become GlobalName and PickledObject: importing what
-# a file names, even to look whether it is a class, was left out, since an import
-# runs code.
+# How: a factory makes objects while the library walks a pickle, and has one
+# method for each thing that a pickle can request. DescribingFactory makes
+# descriptions of all of them, NumpyFactory also arrays for tensors; torch's
+# factory is in a separate module. Names in a pickle become GlobalName and
+# PickledObject. They are never imported, not even to find out whether they are
+# classes, since an import runs code.
 
 from typing import Any, NamedTuple
 
@@ -65,11 +65,11 @@ class StorageInfo(NamedTuple):
 
 
 class TensorRequest(NamedTuple):
-    """A tensor, or a part of one, that the engine is asked for.
+    """A tensor, or a part of one, that is requested from the engine.
 
     row: the number of a tensor; with `stored`, the dtype of the elements, the
         number of a storage.
-    slices: (start, stop, step) of every dimension; None: all of it.
+    slices: (start, stop, step) of every dimension; None: the whole tensor.
     dtype: the dtype to cast elements to; None: no cast.
     address, nbytes: memory to load into; None: the engine allocates memory.
     """
@@ -83,7 +83,7 @@ class TensorRequest(NamedTuple):
 
 
 def dense_strides(shape):
-    """The strides, in elements, of a dense row-major tensor."""
+    """Returns the strides, in elements, of a dense row-major tensor."""
     strides, dense = [], 1
     for size in reversed(shape):
         strides.append(dense)
@@ -153,7 +153,7 @@ def _called(value, more):
 
 
 class DescribingFactory:
-    """Makes the object with a TensorInfo in place of every tensor."""
+    """Makes the object with TensorInfos as tensors."""
 
     keeps_opaque = True
 
@@ -190,7 +190,9 @@ class DescribingFactory:
                 )
             except Error:
                 if not self.keeps_opaque:
-                    raise  # Else it may be made of what is opaque.
+                    # Otherwise the failure may be due to an opaque part of the
+                    # object.
+                    raise
         return PickledObject(module, name, args, kwargs)
 
     def opaque(self, module, name, byte, args, kwargs):
@@ -219,7 +221,7 @@ class DescribingFactory:
 
 
 class NumpyFactory(DescribingFactory):
-    """Makes the object with a NumPy array in place of every tensor."""
+    """Makes the object with NumPy arrays as tensors."""
 
     keeps_opaque = False
 
@@ -230,7 +232,7 @@ class NumpyFactory(DescribingFactory):
 
         super().__init__(checkpoint)
         self.memories = memories
-        # What dense arrays are made of without asking tensor().
+        # The library makes dense arrays from these without calling tensor().
         self.arrays = (numpy.ndarray, numpy_dtype, memories)
 
     def tensor(self, row):
@@ -243,7 +245,8 @@ class NumpyFactory(DescribingFactory):
         from . import sparse
 
         if name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
-            # A tensor with a type of its own, or attributes: its elements.
+            # A tensor subclass, or a tensor with attributes: only its elements
+            # are used.
             inner = args[0]
             return self.construct(inner.module, inner.name, args[2], None, False)
         if name == "_rebuild_sparse_tensor":
@@ -263,7 +266,8 @@ def _no_array(info, error):
 
 
 def make_array(info, memory):
-    """A NumPy array over memory that holds the tensor's whole storage."""
+    """Returns a NumPy array over memory that holds the tensor's whole storage.
+    """
     import numpy
 
     from .dtypes import byte_strides, numpy_dtype

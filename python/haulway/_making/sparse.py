@@ -1,6 +1,6 @@
-"""The invariants of sparse and nested tensors, checked on NumPy arrays.
+"""Checks the invariants of sparse and nested tensors on NumPy arrays.
 
-Without torch, a sparse tensor is returned as its parts. A program that uses
+Without torch, a sparse tensor is returned as its parts, and a program that uses
 them as indices must be able to trust them.
 """
 
@@ -9,8 +9,8 @@ import numpy
 from .._errors import CorruptError
 from .nested import check_components
 
-# The names of the index arrays, which dimension they compress (-2 is rows),
-# and whether values are blocks.
+# For each layout: the names of its index arrays, the dimension that it
+# compresses (-2 is rows), and whether values are blocks.
 _COMPRESSED = {
     "torch.sparse_csr": ("crow_indices", "col_indices", -2, False),
     "torch.sparse_bsr": ("crow_indices", "col_indices", -2, True),
@@ -38,7 +38,7 @@ def _sizes(size):
 
 
 def _inside(indices, size, name):
-    """`indices` lie in [0, size); `size` broadcasts."""
+    """Checks that `indices` are in [0, size); `size` broadcasts."""
     if indices.size == 0:
         return
     _check(int(indices.min()) >= 0, f"{name} has a negative index")
@@ -50,7 +50,7 @@ def _inside(indices, size, name):
 
 
 def check_sparse(layout, data):
-    """Fails with CorruptError if `data` is not a tensor of `layout`.
+    """Raises CorruptError if `data` is not a valid tensor of `layout`.
 
     data: the arguments of torch._utils._rebuild_sparse_tensor.
     """
@@ -83,7 +83,8 @@ def _check_coo(indices, values, size, is_coalesced=None):
     for row, length in zip(indices, size):
         _inside(row, length, "indices")
     if is_coalesced and count > 1:
-        # Lexicographic order: where all before are equal, the next ascends.
+        # Lexicographic order: where all earlier coordinates are equal, the next
+        # one must ascend.
         equal = numpy.ones(count - 1, bool)
         for row in indices:
             _check(
@@ -157,7 +158,7 @@ def _check_compressed(kind, compressed, plain, values, size):
     _inside(plain, columns, plain_name)
     if plain.size == 0:
         return
-    # Within a row, indices ascend; a row begins where `compressed` says.
+    # Within a row, indices must ascend; `compressed` tells where a row begins.
     for row, starts in zip(
         plain.reshape(-1, count), compressed.reshape(-1, rows + 1)
     ):
@@ -169,7 +170,7 @@ def _check_compressed(kind, compressed, plain, values, size):
 
 
 def check_nested(parts):
-    """Fails with CorruptError if a nested tensor leaves its buffer.
+    """Raises CorruptError if a nested tensor exceeds its buffer.
 
     parts: buffer, sizes, strides and storage offsets.
     """
@@ -180,7 +181,7 @@ def check_nested(parts):
         offsets = numpy.asarray(offsets)
     _check(buffer.ndim == 1, "buffer of a nested tensor is not flat")
     if offsets.size == 0:
-        return  # It has no components.
+        return  # The tensor has no components.
     for part in (sizes, strides, offsets):
         _check(
             part.dtype == numpy.int64 or part.size == 0,

@@ -1,1 +1,1 @@
-"""Reading: what a call was given, the source it names, and what it returns."""
+"""Reading: a call's options, the source that a path names, and the results."""

@@ -1,15 +1,15 @@
-"""How a call reads: the options it was given, opening, and the engine.
+"""Options, opening and the engine for calls that read.
 
-Every call that reads makes one Reading from its keywords. Options that it
-was not given have their configured values; see _options and _config.
+Every call that reads makes one Reading from its keywords. Options that are not
+given have their configured values; see _options and _config.
 """
 
-# How: a call gives its keywords to a Reading, which checks them by the table of
-# options, lays them over what is configured, and then opens and reads with the
-# values. So every call takes the same options in the same way, tries again in
-# the same way, and tells its statistics and the log in one place. A class of
-# options for each call was left out: an option that was added had to be added
-# to all of them.
+# How: a call passes its keywords to a Reading, which checks them by the table
+# of options, lays them over the configured values, and then opens and reads
+# with the result. So every call takes the same options in the same way, retries
+# in the same way, and reports statistics and log messages in one place. One
+# class of options per call was left out: a new option had to be added to each
+# of them.
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from .._options import ENGINE, INDEX, READING, completed
 from .._secrets import only_one
 from .source import are_files, open_source, remote_of
 
-# A child has no use for memory that its parent keeps for the next load.
+# A child process does not need the memory that its parent pools for the next
+# load.
 os.register_at_fork(before=_haulway.clear_memory_pool)
 
-# The options of INDEX that the library takes as they are.
+# The INDEX options that the library takes unchanged.
 _OF_INDEX = tuple(name for name, option in INDEX.items() if option.engine)
 
 
@@ -37,7 +38,7 @@ def reads(options):
     """Completes the docstring of a function that takes these options."""
 
     def decorate(function):
-        if function.__doc__:  # Not with -OO.
+        if function.__doc__:  # None with -OO.
             function.__doc__ = completed(function.__doc__, "OPTIONS", options)
         return function
 
@@ -76,9 +77,10 @@ class Reading:
 
     @property
     def carried(self):
-        """The options that make another process read in the same way: options
-        set for the call, the thread and this process. The other process has the
-        same environment, and cannot use this one's `progress` and `stats`."""
+        """Returns the options that make another process read in the same way:
+        those set for the call, the thread and this process. The other process
+        has the same environment; it cannot use this process's `progress` and
+        `stats`."""
         return {
             name: getattr(self, name) for name, origin in self.origins.items()
             if origin in ("call", "context", "process")
@@ -89,13 +91,13 @@ class Reading:
 
     @functools.cached_property
     def classes(self):
-        """The names that pickles may use; see allowed.by_name()."""
+        """Returns the names that pickles may use; see allowed.by_name()."""
         return by_name(self.safe_globals)
 
     def understanding(self, torch_too=True):
-        """The options of INDEX, as the library takes them.
+        """Returns the INDEX options as the library takes them.
 
-        torch_too: see _allowed.by_name().
+        torch_too: see allowed.by_name().
         """
         classes = (self.classes if torch_too
                    else by_name(self.safe_globals, torch_too=False))
@@ -106,7 +108,7 @@ class Reading:
         }
 
     def opening(self, torch_too=True):
-        """The options of OPENING, as the library takes them."""
+        """Returns the OPENING options as the library takes them."""
         only_one(self.key, self.passphrase)
         return {
             **self.understanding(torch_too),
@@ -118,14 +120,13 @@ class Reading:
 
     @property
     def remote(self):
-        """The options of REMOTE, as the library takes them."""
+        """Returns the REMOTE options as the library takes them."""
         return remote_of(vars(self))
 
     def source(self, path, mapped=False):
-        """The source of a path, bytes, a file object or a list of them, to be
-        read as the options say.
+        """Opens a path, bytes, a file object or a list of them as a source.
 
-        mapped: map the file if no option says how to read it.
+        mapped: map the file if no option chooses how to read it.
         """
         if self.io == "auto" and self.mmap is None and mapped:
             self.io = "mmap" if are_files(path) else self.io
@@ -140,7 +141,7 @@ class Reading:
         return self.open_with_source(path, mapped)[0]
 
     def open_with_source(self, path, mapped=False):
-        """(the open checkpoint, its source)"""
+        """Returns (the open checkpoint, its source)."""
         source = self.source(path, mapped)
         core = _haulway.open_checkpoint(source, self.opening(), self.retries)
         if log := debug_log():
@@ -160,16 +161,16 @@ class Reading:
 
     @property
     def engine(self):
-        """The options for the library's engine."""
+        """Returns the options for the library's engine."""
         return {**self.some("io", *ENGINE), "memory": self.memory}
 
     def some(self, *names):
-        """The options of these names, as the library takes them."""
+        """Returns the named options as the library takes them."""
         values = vars(self)
         return {name: values[name] for name in names}
 
     def storages(self, core, rows):
-        """Memories, parallel to the rows."""
+        """Loads storages; returns Memories parallel to the rows."""
         memories, stats = core.load_storages(
             list(rows), self.engine, self.progress
         )
@@ -177,7 +178,8 @@ class Reading:
         return memories
 
     def tensors(self, core, requests):
-        """Memories of TensorRequests without an address, None for others."""
+        """Loads TensorRequests; returns a Memory for each request without an
+        address and None for others."""
         memories, stats = _haulway.load_tensors(
             core, requests, self.engine, self.progress
         )
@@ -185,7 +187,7 @@ class Reading:
         return memories
 
     def build(self, core, factory, from_dlpack, encoding="utf-8"):
-        """The whole object, whose storages are loaded on the way."""
+        """Loads the storages and builds the whole object."""
         built, stats = core.build(
             factory, from_dlpack, None, encoding, self.engine, self.progress
         )
@@ -201,7 +203,7 @@ class Reading:
 
 
     def log_read(self, log, stats):
-        """Says how tensors were read, by the statistics of the library."""
+        """Logs how tensors were read, from the library's statistics."""
         log.debug(
             "%s: read %s, by %s (%s); %s threads, %s retries, checksums %s",
             self._source_name,
@@ -213,7 +215,7 @@ class Reading:
 
 
 def build_over(core, factory, from_dlpack=None, bases=None, encoding="utf-8"):
-    """The whole object, over storages that are there, or without any."""
+    """Builds the whole object over existing storages, or without storages."""
     built, _ = core.build(factory, from_dlpack, bases, encoding, {}, None)
     return built
 
@@ -222,7 +224,8 @@ _FRAMEWORKS = ("torch", "numpy", "jax")
 
 
 def check_framework(framework, expected=_FRAMEWORKS):
-    """The framework to use; None: torch if it is installed, else NumPy.
+    """Returns the framework to use; None means torch if it is installed, else
+    NumPy.
 
     expected: the frameworks that the call takes.
     """

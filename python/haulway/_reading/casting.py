@@ -1,4 +1,4 @@
-"""Whole checkpoints cast to another dtype while they are read."""
+"""Casts whole checkpoints to another dtype while they are read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .select import choose, storages_of
 
 
 class Casting:
-    """Which storages of a checkpoint become which dtype, and their memory.
+    """Chooses the storages to cast and their dtypes, and holds their memory.
 
     Only floating point tensors are cast, as by torch's Module.to(dtype). A
-    storage is cast whole, so that its tensors stay views of it; one that holds
-    elements of several types, or is an object in its own right, stays as it
-    is.
+    storage is cast as a whole, so that its tensors stay views of it. A storage
+    with elements of several types, or one that is an object itself, is not
+    cast.
     """
 
     def __init__(self, core, dtype, rows=None):
@@ -34,7 +34,7 @@ class Casting:
                 )
             if info.storage is None:
                 continue
-            # A storage in its own right may be cast to nothing.
+            # A storage that is an object itself is not cast.
             kind = None if info.kind == "storage" else info.dtype
             kinds.setdefault(info.storage, set()).add(kind)
         self._stored = {}
@@ -69,7 +69,7 @@ class Casting:
 class _CastFactory(NumpyFactory):
     def __init__(self, core, memories, casting, make):
         super().__init__(core, memories)
-        self.arrays = None  # They are of other dtypes than the file says.
+        self.arrays = None  # Their dtypes differ from the file's.
         self.casting = casting
         self.make = make
 
@@ -81,7 +81,7 @@ class _CastFactory(NumpyFactory):
 
 
 def load_cast(core, framework, dtype, include, exclude, device, reading):
-    """haulway.load() with a dtype."""
+    """Implements haulway.load() with a dtype."""
     chosen = rows = None
     if include is not None or exclude is not None:
         chosen = choose(core, include, exclude)

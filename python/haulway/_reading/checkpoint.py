@@ -1,11 +1,10 @@
 """haulway.open: a mapping of the tensors of a checkpoint."""
 
-# How: opening reads the index; a tensor is read when it is asked for, by itself
-# where nothing is to be done with its bytes, else by the engine. What a
-# checkpoint is read by and from is kept, so that it can be opened again in
-# another process: sending its tensors or its descriptor along was left out,
-# since a worker wants a few of the tensors, and a descriptor does not survive
-# in a pickle that is stored.
+# How: opening reads the index. A tensor is read on access: directly if its
+# bytes need no processing, else by the engine. The checkpoint keeps its path
+# and options, so that it can be reopened in another process. Sending the
+# tensors or the file descriptor instead was left out: a worker needs only a few
+# of the tensors, and a descriptor does not survive in a stored pickle.
 
 from __future__ import annotations
 
@@ -67,13 +66,13 @@ class Checkpoint(Mapping):
     def __init__(self, path, framework=None, options=None):
         self.framework = check_framework(framework)
         self._reading = Reading("open", options or {})
-        # Maps are not aligned as JAX wants memory.
+        # A mapped file does not have the alignment that JAX needs.
         self._core, source = self._reading.open_with_source(
             path, mapped=self.framework != "jax"
         )
         self._name = source.name
         self._path = lasting(path)
-        # Reading one tensor needs no engine, unless it has something to do.
+        # Reading one tensor without any processing does not need the engine.
         self._is_plain = (
             self._reading.io in ("auto", "mmap", "pread")
             and not self._reading.verify
@@ -86,7 +85,8 @@ class Checkpoint(Mapping):
 
     @functools.cached_property
     def _maker(self):
-        # Importing torch takes a second: who asks for no tensor does without.
+        # Importing torch takes a second, so it is deferred until a tensor is
+        # read.
         return maker(self.framework)
 
     # Mapping
@@ -179,7 +179,7 @@ class Checkpoint(Mapping):
             self._reading.stats.update(self.stats())
 
     def _read(self, info):
-        """A whole tensor."""
+        """Reads a whole tensor."""
         if not self._is_plain:
             memories, stats = self._open().load_storages(
                 [info.storage], self._reading.engine, self._reading.progress
@@ -200,7 +200,7 @@ class Checkpoint(Mapping):
         return self._make(info, memory)
 
     def _read_part(self, part):
-        """Only the bytes of a part that are wanted."""
+        """Reads only the bytes that a part needs."""
         memories, stats = _haulway.load_tensors(
             self._open(), [part.request], self._reading.engine,
             self._reading.progress,

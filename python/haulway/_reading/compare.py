@@ -22,7 +22,8 @@ MEASURING = {name: one for name, one in DIFFING.items() if name != "verify"}
 
 
 def _not_mapped(reading):
-    """What was read of a mapping stays in memory."""
+    """Replaces mapping by reads: pages of a mapping that were read stay in
+    memory."""
     if reading.io == "auto":
         reading.io = "pread"
     return reading

@@ -1,4 +1,4 @@
-"""Reading file objects that can seek by ranges."""
+"""Reads seekable file objects by ranges."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import threading
 
 from .._errors import InvalidArgumentError
 
-# Streams that can seek, but read all that lies before to do so.
+# Seekable streams whose seek() reads everything before the position.
 _SEEK_BY_READING = frozenset({
     ("gzip", "GzipFile"), ("bz2", "BZ2File"), ("lzma", "LZMAFile"),
     ("zipfile", "ZipExtFile"),
 })
-# Requests in flight that pay off where each goes to another machine.
+# Concurrent requests that pay off if each goes to another machine.
 _PARALLEL = 8
 
 
 class FileRanges:
-    """A file object, read from a position on, by one thread at a time."""
+    """Reads a file object from a start position on, one thread at a time."""
 
     parallel = 1
 
     def __init__(self, file, start):
         self._file = file
         self._start = start
-        self._lock = threading.Lock()  # A seek and the reads after it are one.
+        # A seek and the following reads must not be interleaved.
+        self._lock = threading.Lock()
 
     def read_many(self, ranges):
         """Fills each memoryview with the bytes from its offset on."""
@@ -55,7 +56,8 @@ class FileRanges:
 
 
 class FsspecRanges:
-    """A file of an fsspec file system, which fetches many ranges at once."""
+    """Reads a file of an fsspec file system, which fetches many ranges at once.
+    """
 
     parallel = _PARALLEL
 
@@ -81,8 +83,8 @@ class FsspecRanges:
 
 
 def ranges_of_open_file(file):
-    """The same for what fsspec.open() returned and nobody has opened; None for
-    anything else."""
+    """Returns an FsspecRanges for an unopened result of fsspec.open(); None for
+    any other object."""
     fsspec = sys.modules.get("fsspec.core")
     if fsspec is None or not isinstance(file, fsspec.OpenFile):
         return None
@@ -95,8 +97,8 @@ def ranges_of_open_file(file):
 
 
 def ranges_of(file):
-    """(a reader of ranges, bytes from the position on), or None for a file
-    object that has to be read whole."""
+    """Returns (a reader of ranges, number of bytes from the position on), or
+    None for a file object that must be read as a whole."""
     if isinstance(file, io.TextIOBase):
         return None
     kind = type(file)
@@ -107,7 +109,7 @@ def ranges_of(file):
             return None
         start = file.tell()
         size = file.seek(0, os.SEEK_END)
-        if not isinstance(size, int):  # Some return nothing.
+        if not isinstance(size, int):  # Some file objects return None.
             size = file.tell()
         file.seek(start)
     except (AttributeError, OSError, TypeError, ValueError):

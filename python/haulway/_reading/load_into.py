@@ -1,14 +1,14 @@
 """haulway.load_into: loading a file into existing tensors."""
 
-# How: every target is looked at before anything is read (_Place): its dtype,
-# shape and layout must be what the file's tensor can become, and all that is
-# wrong is told at once, as load_state_dict() does. Then one call of the engine
-# fills all of them: memory of the host is written in place, with casts on the
-# way, and what lies on a device or is no dense block gets a copy of its own.
+# How: every target is examined before anything is read (_Place): the file's
+# tensor must fit its dtype, shape and layout, and all problems are reported at
+# once, as load_state_dict() does. Then one call of the engine fills all
+# targets: host memory is written in place, with casts, and a target on a device
+# or with a layout that is not dense is filled from a dense copy.
 #
-# Loading a state dict and copying from it would take the model's memory twice.
-# What is refused leaves every target as it was; what fails while reading may
-# not.
+# Loading a state dict and copying from it would need the model's memory twice.
+# After a refusal every target is unchanged; after a failed read, targets may be
+# partly overwritten.
 
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ class LoadIntoError(InvalidArgumentError, RuntimeError):
         )
 
 
-LoadIntoError.__module__ = "haulway"  # By which users catch it.
+LoadIntoError.__module__ = "haulway"  # The public name, shown in tracebacks.
 
 
 class _Place:
-    """Where one tensor goes: straight there, or by way of a dense copy."""
+    """The destination of one tensor, filled in place or from a dense copy."""
 
     def __init__(self, value, name, info):
         self.value = value
         self.info = info
-        # (address, bytes, dtype) where it can be written to in place.
+        # (address, bytes, dtype) if it can be filled in place, else None.
         self.direct = None
-        # Whether it is memory of a GPU with the bytes of a whole storage.
+        # Whether it is GPU memory with the size of a whole storage.
         self.is_storage_on_gpu = False
         if _is_torch(value):
             self._look_at_tensor(name)
@@ -143,14 +143,15 @@ class _Place:
             return
         dtype = name_of_numpy(array.dtype)
         if array.dtype == stored:
-            # Also of types that NumPy lacks: their bits are kept.
+            # Includes dtypes that NumPy lacks: the bits are loaded unchanged.
             dtype = self.info.dtype
         if dtype is not None and _haulway.can_cast(self.info.dtype, dtype):
             address = array.__array_interface__["data"][0]
             self.direct = (address, array.nbytes, dtype)
 
     def memory(self):
-        """A key that is equal for equal places in memory."""
+        """Returns a key that is equal for targets with the same memory and
+        layout."""
         if _is_torch(self.value):
             tensor = self.value
             return (
@@ -167,7 +168,8 @@ class _Place:
         return TensorRequest(row, dtype=dtype, address=address, nbytes=nbytes)
 
     def finish(self, memory):
-        """Puts a copy to its place, or says that the place has changed."""
+        """Copies loaded memory to the target; without any, marks the target as
+        modified."""
         if not _is_torch(self.value):
             if memory is not None:
                 self._copy_array(memory)
@@ -210,7 +212,7 @@ def _refused(name, why):
 
 
 def _targets_of(target):
-    """(tensors by name, what to call it in messages)."""
+    """Returns (tensors by name, name of the target for messages)."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.nn.Module):
         named = target.state_dict(keep_vars=True)
@@ -232,12 +234,13 @@ def _targets_of(target):
 
 
 def _fits(shape, wanted):
-    # torch takes a vector of one element for a number, as 0.3 saved them.
+    # Like torch, accept a vector of one element for a scalar: torch 0.3 saved
+    # scalars so.
     return shape == wanted or (wanted == () and shape == (1,))
 
 
 def _complaint(problems, called):
-    """torch's message, whose words people look for."""
+    """Returns torch's error message, because users search for its words."""
     of = "the target" if called is None else called
     return "Error(s) in loading state_dict for {}:\n\t{}".format(
         of, "\n\t".join(problems)
@@ -295,7 +298,7 @@ def load_into(target, path, strict=True, *, prefix="", **options):
     missing = _missing(values, places)
     unexpected = [name for name in found if name not in values]
     if strict:
-        # In torch's order: what is missing stands first.
+        # In torch's order: missing keys come first.
         if unexpected:
             problems.insert(0, _keys("Unexpected", unexpected))
         if missing:
@@ -305,7 +308,7 @@ def load_into(target, path, strict=True, *, prefix="", **options):
             _complaint(problems, called), "kInvalidArgument",
             missing_keys=missing, unexpected_keys=unexpected,
         )
-    # What is one place is filled once, as the last name says.
+    # Targets with the same memory are filled once, with the last name's tensor.
     unique = {place.memory(): (row, place) for row, place in places.values()}
     unique = _without_gpus(core, unique, reading)
     memories = reading.tensors(
@@ -317,7 +320,8 @@ def load_into(target, path, strict=True, *, prefix="", **options):
 
 
 def _without_gpus(core, unique, reading):
-    """Loads what goes straight to a GPU; returns the others."""
+    """Loads the targets that can be filled on a GPU directly; returns the
+    others."""
     by_device, others = {}, {}
     for key, (row, place) in unique.items():
         storage = place.info.storage

@@ -17,7 +17,7 @@ _BRINGING = {
        for name in ("retries", "threads", "progress", "stats")},
 }
 
-# And to check what was brought.
+# The verification of a download also needs the options for opening.
 _GETTING = {
     **_BRINGING, **INDEX,
     **{name: OPENING[name] for name in ("key", "passphrase")},
@@ -25,15 +25,15 @@ _GETTING = {
 
 
 def take_remote(caller, options):
-    """Removes the options of URLs from a call's options, and returns them as the
+    """Removes the URL options from a call's options and returns them as the
     library takes them."""
     told = {name: options.pop(name) for name in REMOTE if name in options}
     return Reading(caller, told, REMOTE).remote
 
 
 def target_of(path, remote=None, **more):
-    """The target that the library writes to: a path, a URL with the options for
-    reaching it, or a function that takes the bytes.
+    """Returns the target that the library writes to: a path, a URL with the
+    options for reaching it, or a function that takes the bytes.
 
     remote: the result of take_remote(); None: the configured options.
     """

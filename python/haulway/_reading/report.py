@@ -1,12 +1,13 @@
 """haulway.verify and haulway.scan."""
 
-# How: the library looks, and gives dicts with the names that --json has; here
-# they become reports, which are true where nothing was found. Of a folder, and
-# of a list, each file has a report of its own, and one for all is made of them:
-# verify adds up what was checked, scan has the verdict of the worst.
+# How: the library does the work and returns dicts with the names of --json.
+# They become reports here, which are true if nothing was found. For a folder or
+# a list, each file has its own report, and they are combined into one: verify
+# adds up what was checked, scan returns the worst verdict.
 #
-# Raising what is wrong with a file was left out: whoever checks a folder wants
-# to know of every file. Only what cannot be read at all is an Error.
+# Raising an exception for a faulty file was left out: callers who check a
+# folder want the result for every file. Only a path that cannot be read at all
+# raises an Error.
 
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .._options import OPENING, READING, names
 from .call import Reading, reads
 from .source import folder_of, naming, open_source, path_of
 
-# The worse, the later.
+# In order, the worst last.
 _VERDICTS = ("SAFE", "UNKNOWN", "UNSAFE")
 
 
@@ -75,7 +76,8 @@ def _is_long(value):
 
 
 def _in_cell(value):
-    """An item of a list, as one line; long lists in it are counted."""
+    """Returns an item of a list as one line; long lists in the item are shown
+    by their length."""
     fields = vars(value) if isinstance(value, SimpleNamespace) else value
     if not isinstance(fields, dict):
         return shown(value, 200)
@@ -157,7 +159,7 @@ def verify(path, lenient=None, *, manifest=None, **options):
 
 
 def _text_of(path, reading):
-    """The text of a file, or of what else a name leads to."""
+    """Returns the text of a file or URL."""
     source = open_source(path, remote=reading.remote)
     data = bytearray(source.size)
     _haulway.read_many(source, [(0, data)])
@@ -201,7 +203,8 @@ def _verify_folder(folder, reading):
 
 
 def _size_of(path):
-    """The bytes of a file that is verified, of a directory all of them."""
+    """Returns the size in bytes of a file to verify; for a directory, the sum
+    of its files."""
     folder, name = os.path.split(path)
     try:
         if name in ("", ".metadata", "__0.metadata"):
@@ -213,7 +216,7 @@ def _size_of(path):
 
 
 def _verify_found(path, reading, before, total):
-    """The report of a file in a folder, as a dict."""
+    """Returns the report of a file in a folder as a dict."""
     progress = reading.progress and (
         lambda done, _: reading.progress(before + done, total)
     )
@@ -229,7 +232,7 @@ def _verify_found(path, reading, before, total):
         )
     except Cancelled:
         raise
-    except Error as error:  # Which is no reason not to look at the others.
+    except Error as error:  # The other files are still verified.
         finding = {
             "code": error.code, "message": error.message, "byte": error.byte
         }
@@ -272,7 +275,7 @@ def scan(path, *, allowed=(), allow=(), **options):
             )
         ]
     reading = Reading("scan", options, OPENING)
-    # A verdict must not depend on what else is imported.
+    # The verdict must not depend on which modules are imported.
     opening = reading.opening(torch_too=False)
     if not isinstance(path, (str, os.PathLike, list, tuple)):
         return _scanned(_haulway.scan(reading.source(path), opening))
@@ -290,7 +293,7 @@ def scan(path, *, allowed=(), allow=(), **options):
 
 
 def _scanned(report):
-    # Opcodes have names that need not be attributes.
+    # Opcode names are keys: some are not valid attribute names.
     opcodes = [pickle.pop("opcodes") for pickle in report["pickles"]]
     result = as_report(report)
     for pickle, counts in zip(result.pickles, opcodes):

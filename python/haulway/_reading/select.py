@@ -1,6 +1,6 @@
-"""Choosing: tensors by patterns, parts of them by indices and by ranks.
+"""Selects tensors by patterns, and parts of tensors by index and by rank.
 
-The library does it, see haulway/select.h; here are the types of Python.
+The library does the work, see haulway/select.h; this module converts types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .._options import whole
 
 
 class Chosen(NamedTuple):
-    """A tensor of a checkpoint, by the name that was chosen."""
+    """A selected tensor of a checkpoint, with its name."""
 
     name: str
     row: int
@@ -26,8 +26,8 @@ class Chosen(NamedTuple):
 
 
 def matcher(include=None, exclude=None):
-    """The filter of names that patterns make, see haulway/select.h; None: all,
-    where nothing is chosen by name."""
+    """Returns the name filter for patterns, see haulway/select.h; None if there
+    are no patterns, which selects everything."""
     if include is None and exclude is None:
         return None
     return _haulway.NameFilter(
@@ -61,7 +61,8 @@ def _patterns(what, patterns):
 
 
 def choose(core, include=None, exclude=None):
-    """The Chosen tensors of an open checkpoint, in its order."""
+    """Returns the Chosen tensors of an open checkpoint in the checkpoint's
+    order."""
     names = matcher(include, exclude)
     chosen = (
         zip(core.names(), core.rows()) if names is None
@@ -71,14 +72,14 @@ def choose(core, include=None, exclude=None):
 
 
 def storages_of(chosen):
-    """The rows of the storages that tensors lie in, ascending."""
+    """Returns the rows of the storages that the tensors use, ascending."""
     return sorted(
         {one.info.storage for one in chosen if one.info.storage is not None}
     )
 
 
 def cast_of(info, dtype):
-    """The name of the dtype a tensor is to have: only floats are cast."""
+    """Returns the dtype that a tensor is loaded as: only floats are cast."""
     return dtype if dtype is not None and is_float(info.dtype) else info.dtype
 
 
@@ -96,7 +97,7 @@ class Part(NamedTuple):
 
 
 def part_of(row, info, index, dtype=None):
-    """The Part of a tensor that an index selects, cast to a dtype."""
+    """Returns the Part of a tensor that an index selects, cast to a dtype."""
     items = basic_index(index)
     if items is None:
         return Part(None, None)
@@ -118,15 +119,16 @@ def part_of(row, info, index, dtype=None):
 
 
 def basic_index(index):
-    """The items of an index, a tuple; None for one that is not a basic one.
+    """Returns the items of an index as a tuple; None if it is not a basic
+    index.
 
-    Numbers, slices with any step, `...` and None mean what they mean to NumPy.
+    Numbers, slices with any step, `...` and None mean what they mean in NumPy.
     """
     items = index if isinstance(index, tuple) else (index,)
     for item in items:
         if item is None or item is Ellipsis or isinstance(item, slice):
             continue
-        # Arrays, lists and booleans select in other ways.
+        # Arrays, lists and booleans are advanced indices.
         is_truth = isinstance(item, bool) or str(
             getattr(item, "dtype", "")
         ).endswith("bool")

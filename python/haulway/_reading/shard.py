@@ -55,7 +55,8 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
         if one.info.storage is None:
             made[one.row] = make.meta(part.info)
         elif part.request is None:
-            # Views that reach elements in several ways stay views.
+            # A tensor whose strides overlap is loaded with its storage and
+            # indexed.
             (memory,) = reading.storages(core, [one.info.storage])
             whole = make.tensor(make.storage(memory), one.info)
             made[one.row] = make.cast(whole[index], cast_of(one.info, dtype))

@@ -1,4 +1,5 @@
-"""Paths, bytes, file objects and lists of them as sources of the library."""
+"""Opens paths, bytes, file objects and lists of them as sources of the library.
+"""
 
 import contextlib
 import io
@@ -22,7 +23,8 @@ def is_path(file):
 
 
 def path_of(path, what="path"):
-    """The text of a path or URL; ArgumentTypeError for any other object."""
+    """Returns the text of a path or URL; ArgumentTypeError for any other
+    object."""
     try:
         return os.fsdecode(os.fspath(path))
     except TypeError as error:
@@ -33,7 +35,8 @@ def path_of(path, what="path"):
 
 
 def path_to_write(path, what="path"):
-    """path_of() for a file that is made, which no name with a NUL byte is."""
+    """Returns path_of() for a file to create; raises if the path has a NUL
+    byte."""
     found = path_of(path, what)
     if "\0" in found:
         raise InvalidArgumentError(
@@ -44,8 +47,8 @@ def path_to_write(path, what="path"):
 
 @contextlib.contextmanager
 def naming(argument, errors=ArgumentTypeError):
-    """A `with` block whose errors of these types begin with the argument's
-    name."""
+    """Returns a `with` block in which errors of these types get the argument's
+    name as a prefix."""
     try:
         yield
     except errors as error:
@@ -55,7 +58,8 @@ def naming(argument, errors=ArgumentTypeError):
 
 
 def are_files(file):
-    """Whether it is a path of the file system, or a list of nothing else."""
+    """Returns whether `file` is a path of the file system, or a list of such
+    paths."""
     if isinstance(file, (list, tuple)):
         return all(map(are_files, file))
     if not is_path(file):
@@ -65,9 +69,9 @@ def are_files(file):
 
 
 def lasting(file):
-    """A name for the same file that stays valid if this process changes its
-    folder: relative paths become absolute, other paths and URLs stay as they
-    are. For an object without a name, its type."""
+    """Returns a name for the same file that stays valid if this process changes
+    its current folder: relative paths become absolute, other paths and URLs are
+    unchanged. For an object without a name, returns its type."""
     if isinstance(file, (list, tuple)):
         return list(map(lasting, file))
     if not is_path(file):
@@ -75,20 +79,21 @@ def lasting(file):
     path = path_of(file)
     if path.startswith("/") or path == "-" or not are_files(path):
         return path
-    with contextlib.suppress(OSError):  # The folder may have been removed.
+    # The current folder may have been removed.
+    with contextlib.suppress(OSError):
         path = os.path.join(os.getcwd(), path)
     return path
 
 
-# Names of what only the process that asks has.
+# Paths that mean something only in this process.
 _OWN = ("/dev/fd/", "/dev/stdin", "/proc/self/", "/proc/thread-self/")
 
 
 def check_for_others(file, what):
-    """Raises ArgumentTypeError unless another process can open the same.
+    """Raises ArgumentTypeError unless another process can open the same file.
 
-    file: from lasting().
-    what: the object to pickle, for messages: "a Checkpoint".
+    file: from lasting(). what: the object to pickle, for messages: "a
+    Checkpoint".
     """
     for one in file if isinstance(file, list) else [file]:
         if isinstance(one, str) and one != "-" and not one.startswith(_OWN):
@@ -102,7 +107,7 @@ def check_for_others(file, what):
 
 
 def folder_of(file):
-    """The path if it names a folder, else None."""
+    """Returns the path if it is a folder, else None."""
     if not is_path(file):
         return None
     path = path_of(file)
@@ -114,7 +119,7 @@ def _is_ours(module):
 
 
 def _warn(text):
-    """Warns, at the line that called this package."""
+    """Warns at the line that called this package."""
     frame, level = sys._getframe(), 1
     while frame.f_back and _is_ours(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
@@ -122,7 +127,7 @@ def _warn(text):
 
 
 def remote_of(values):
-    """The options for reaching URLs, as the library takes them.
+    """Returns the options for reaching URLs as the library takes them.
 
     values: the values of all options by name, from resolve().
     """
@@ -184,7 +189,7 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
             "kInvalidArgument",
         )
     log = debug_log()
-    if not isinstance(file, io.BytesIO):  # Its bytes are in memory as it is.
+    if not isinstance(file, io.BytesIO):  # Its bytes are already in memory.
         ranges = ranges_of(file)
         if ranges is not None:
             reader, size = ranges
@@ -216,7 +221,8 @@ def _open_path(path, mapped, shared, remote=None):
 
 
 def name_of(file):
-    """What messages call a file object; pipes are named by a number."""
+    """Returns the name of a file object for messages; pipes have a number as
+    name."""
     name = getattr(file, "name", None)
     if isinstance(name, int):
         return f"file descriptor {name}"
@@ -226,8 +232,8 @@ def name_of(file):
 
 
 def _descriptor_source(file, mapped, shared):
-    # Only of Python's own file types is it known that position and content
-    # are those of the descriptor (a gzip file has one too).
+    # Only for Python's own file types is it known that position and content are
+    # those of the descriptor (a gzip file also has a descriptor).
     if not isinstance(
         file, (io.FileIO, io.BufferedReader, io.BufferedRandom)
     ) or not isinstance(getattr(file, "raw", file), io.FileIO):
@@ -242,7 +248,8 @@ def _descriptor_source(file, mapped, shared):
         source = _open_path(f"/proc/self/fd/{descriptor}", mapped, shared)
     except (OSError, ValueError):
         if mapped and shared:
-            raise  # Reading it another way would lose what is written.
+            # Any other way to read would lose later writes to the mapping.
+            raise
         return None
     if position == 0:
         return source

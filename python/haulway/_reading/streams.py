@@ -1,4 +1,4 @@
-"""Sources of the library as file objects, and their bytes by ranges."""
+"""Reads sources of the library by ranges and as file objects."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from .. import _haulway
 from .._describing import described, shown
 from .._errors import make_error
 
-# A stream that is read in order asks for twice as much each time.
+# Sequential reads read ahead, twice as much each time.
 _FIRST_AHEAD = 128 << 10
 _MOST_AHEAD = 16 << 20
 
 
 def read_range(source, begin, end):
-    """The bytes of a source from `begin` to `end`."""
+    """Returns the bytes of a source from `begin` to `end`."""
     data = bytearray(end - begin)
     _haulway.read_many(source, [(begin, data)])
     return bytes(data)
 
 
 def is_same(one, other):
-    """Whether two sources hold the same bytes."""
+    """Returns whether two sources hold the same bytes."""
     if one.size != other.size:
         return False
     return all(
@@ -32,10 +32,10 @@ def is_same(one, other):
 
 
 class SourceStream(io.BufferedIOBase):
-    """The bytes of a source as a stream, from byte `begin` to byte `end`.
+    """Reads a source from byte `begin` to byte `end` as a stream.
 
-    Positions are those of the source. What is read in order is read ahead, in
-    several requests at once where the source is a server.
+    Positions are those of the source. Sequential reads read ahead, with several
+    concurrent requests if the source is on a server.
 
     Attributes: bytes_read, bytes_skipped, read_operations.
     """
@@ -61,7 +61,7 @@ class SourceStream(io.BufferedIOBase):
                          "closed" if self.closed else None)
 
     def source_from_here(self):
-        """A source over the rest of the stream."""
+        """Returns a source over the rest of the stream."""
         if self._at == 0 and self._end == self._size:
             return self._source
         return _haulway.slice_source(
@@ -83,7 +83,7 @@ class SourceStream(io.BufferedIOBase):
         return True
 
     def fileno(self):
-        return -1  # As the reference has it.
+        return -1  # The reference returns the same.
 
     def tell(self):
         return self._at
@@ -141,7 +141,7 @@ class SourceStream(io.BufferedIOBase):
         self.bytes_read += out.nbytes
 
     def _take_kept(self, out):
-        """Copies bytes that were read ahead; returns their number."""
+        """Copies bytes that were read ahead and returns their number."""
         within = self._at - self._kept_at
         if not 0 <= within < self._kept.nbytes:
             return 0
@@ -173,8 +173,8 @@ class SourceStream(io.BufferedIOBase):
 
 
 class UploadStream(io.BufferedRandom):
-    """A temporary file that becomes what `target` names when it is closed,
-    whole or not at all. Left by an exception out of a `with` it does not."""
+    """A temporary file that is written to `target` when it is closed, whole or
+    not at all. If an exception leaves its `with` block, nothing is written."""
 
     def __init__(self, target, buffer_size=None):
         import tempfile

@@ -1,1 +1,1 @@
-"""Objects that several processes read in one memory."""
+"""Objects in memory that several processes share."""

@@ -17,7 +17,7 @@ from ..ipc._handlers import hook_for
 from ..ipc._offload import ItemPickler
 
 _lock = threading.Lock()
-_publications = {}  # Publications of this process, by name.
+_publications = {}  # This process's publications, by name.
 
 
 class Publication:
@@ -70,7 +70,7 @@ class Publication:
 
 
 def _publication(name):
-    """That of this process, made if there is none."""
+    """Returns this process's publication of the name; creates one if needed."""
     check_name(name)
     with _lock:
         if name not in _publications:
@@ -79,7 +79,8 @@ def _publication(name):
 
 
 def _leave():
-    """A forked child is not the publisher: the name ends with its parent."""
+    """Leaves all publications in a forked child: a name ends with its
+    publisher."""
     global _lock
     _lock = threading.Lock()
     for publication in _publications.values():
@@ -173,9 +174,9 @@ def check_name(name):
         )
 
 
-# What goes into a version: the bytes of every array and tensor beside the
-# pickle, however small, so that they come out as views; and nothing of the
-# ways in which multiprocessing passes objects on, which need their sender.
+# How versions are pickled: the bytes of every array and tensor, however small,
+# are stored outside the pickle, so that they are loaded as views.
+# multiprocessing's reductions are not used, since they need the sender.
 
 
 def _encoder():

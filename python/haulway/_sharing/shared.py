@@ -142,11 +142,11 @@ def _object_of(core, framework, reading):
 
 
 def _entries_of(core, checkpoint, framework, entries):
-    """A flat dict of some tensors by name."""
+    """Returns a flat dict of some tensors by name."""
     make = maker(framework)
     everything = choose(checkpoint)
     chosen = [everything[entry] for entry in entries]
-    # As far as torch can tell.
+    # torch has no read-only memory.
     memories = core.memories(writable=framework == "torch")
     storages = {row: make.storage(memories[row]) for row in storages_of(chosen)}
     return tensors_by_name(make, storages, chosen)

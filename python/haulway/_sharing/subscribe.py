@@ -17,10 +17,10 @@ from .._options import check_flag, whole
 from ..ipc._handlers import _restoring
 from .publish import check_name
 
-# A subscriber that waits for a name looks for it after so many seconds, then
-# twice as many, and so on.
+# Seconds between attempts to find a name: the first interval, doubled after
+# each attempt up to the last.
 _FIRST_LOOK, _LAST_LOOK = 0.002, 0.1
-# How long a wait may go on after close().
+# Seconds that a wait may continue after close().
 _SLICE = 0.2
 
 
@@ -170,7 +170,7 @@ def _subscribe_again(name, writable):
 
 
 def _take(core, newer_than, seconds, writable):
-    """(version, object)"""
+    """Returns (version, object)."""
     return _restored(core.take, newer_than, max(seconds, 0), writable)
 
 
@@ -179,7 +179,8 @@ def _take_version(core, version, writable):
 
 
 def _restored(take, *arguments):
-    _restoring.is_private = True  # torch may write: nobody else sees it.
+    # torch tensors may be written to: the memory is private to this process.
+    _restoring.is_private = True
     try:
         return take(*arguments)
     finally:

@@ -1,1 +1,1 @@
-"""What knows torch. Imported only where torch is wanted."""
+"""The code that uses torch. Imported only when torch is needed."""

@@ -1,16 +1,16 @@
-"""Makes torch objects from checkpoints. Imported only where torch is wanted."""
+"""Makes torch objects from checkpoints. Imported only when torch is needed."""
 
-# How: the engine builds containers and numbers itself and asks here for what
-# only torch can make: a storage over memory that it lends, tensors over that
-# by offset, shape and strides, and those that one of torch's own rebuild
-# functions makes from data. Whatever a pickle names is a key of a table, and
-# never looked up. What torch refuses becomes an error of ours with its words;
-# nothing of torch's private modules is used that another release may lack
-# without a substitute (private.py).
+# How: the engine builds containers and numbers itself and calls this factory
+# for what only torch can make: a storage over memory that the engine lends,
+# tensors over a storage by offset, shape and strides, and tensors that one of
+# torch's own rebuild functions makes from data. A name in a pickle is a key of
+# a table and is never imported. If torch refuses, its message becomes a Haulway
+# error. Private names of torch that other releases may lack are used only
+# through substitutes (private.py).
 #
-# torch.frombuffer() was left out for storages: it takes no empty one, and
-# warns of memory that may not be written to. Parts that torch would trust, as
-# indices of sparse tensors, are checked first.
+# torch.frombuffer() was left out for storages: it refuses empty memory, and
+# warns of read-only memory. Parts that torch would trust, such as the indices
+# of sparse tensors, are checked first.
 
 
 import functools
@@ -29,7 +29,7 @@ from .._making.dtype_table import BYTES, TABLE
 from .._making.nested import check_components
 from . import private as _torch_private
 
-# Not every release of torch has all of them.
+# Some torch releases lack some of them.
 _DTYPES = {
     row.name: getattr(torch, row.torch_name) for row in TABLE.values()
     if row.torch_name and hasattr(torch, row.torch_name)
@@ -40,14 +40,14 @@ from_dlpack = _torch_private.from_dlpack()
 
 @functools.cache
 def _data_classes():
-    """The module, which few checkpoints need and which imports much."""
+    """Imports the module, which few checkpoints need and which imports much."""
     from .._making import data_classes as module
 
     return module
 
 
 def storage_of(memory):
-    """An UntypedStorage over a Memory; a copy if it cannot be written to."""
+    """Returns an UntypedStorage over a Memory; a copy if it is read-only."""
     if memory.nbytes == 0:
         return torch.UntypedStorage(0)
     if memory.readonly:
@@ -60,14 +60,14 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def name_of_dtype(dtype):
-    """Haulway's name for a torch dtype."""
+    """Returns Haulway's name for a torch dtype."""
     if dtype not in _NAMES:
         raise UnsupportedError(f"{dtype} is not known", "kUnsupported")
     return _NAMES[dtype]
 
 
 def dtype_of(name):
-    """torch's dtype of one of Haulway's names."""
+    """Returns torch's dtype for one of Haulway's names."""
     if name in BYTES:
         return torch.uint8
     if name not in _DTYPES:
@@ -75,7 +75,7 @@ def dtype_of(name):
     return _DTYPES[name]
 
 
-# What torch raises of parts that contradict each other.
+# Exceptions that torch raises for inconsistent parts.
 _REFUSALS = (
     AssertionError, AttributeError, IndexError, OverflowError, RuntimeError,
     TypeError, ValueError,
@@ -83,7 +83,8 @@ _REFUSALS = (
 
 
 def refused(error, what):
-    """The Error for what torch raised about parts of a file."""
+    """Returns the Error for an exception that torch raised for parts of a file.
+    """
     if isinstance(error, Error):
         return error
     words = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -93,14 +94,14 @@ def refused(error, what):
 
 
 def tensor_over(storage, info):
-    """The tensor that `info` describes, over an UntypedStorage."""
+    """Returns the tensor that `info` describes, over an UntypedStorage."""
     try:
         tensor = _tensor_over(storage, info)
     except _REFUSALS as error:
         raise refused(error, _described(info)) from error
     if storage.device.type == "meta":
-        # In a FakeTensorMode it may stand for a tensor of another device; what
-        # torch has against that is no fault of the file.
+        # In a FakeTensorMode it may represent a tensor on another device. An
+        # exception of torch about that is not a fault of the file.
         return _torch_private.restore_device_fake_mode(tensor)
     return tensor
 
@@ -125,7 +126,8 @@ def _tensor_over(storage, info):
 
 
 def without_data(map_location):
-    """Whether torch.load would read no data: "fake", "meta", "skip" or None."""
+    """Returns how torch.load would skip reading data: "fake", "meta", "skip" or
+    None."""
     if _torch_private.detect_fake_mode() is not None:
         return "fake"
     if is_meta(map_location):
@@ -141,7 +143,8 @@ def is_meta(map_location):
 
 
 def meta_storage(core, row):
-    """A storage without data, of the size of one in the file."""
+    """Returns a storage without data that has the size of a storage in the
+    file."""
     return torch.UntypedStorage(core.storage(row).nbytes, device="meta")
 
 
@@ -158,12 +161,12 @@ def meta_tensor(info):
         raise refused(error, _described(info)) from error
 
 
-# Made of index tensors, which torch trusts unless told otherwise.
+# Made from index tensors, which torch trusts by default.
 _MAY_BE_INVALID = _torch_private.rebuilds_of_indices()
 
 
 def _checked(rebuild, args, has_data):
-    """What rebuild(*args) makes; CorruptError if it breaks its invariants."""
+    """Returns rebuild(*args); raises CorruptError if the result is invalid."""
     if not has_data:
         tensor = rebuild(*args)
         _torch_private.sparse_tensors_to_validate().clear()
@@ -173,7 +176,7 @@ def _checked(rebuild, args, has_data):
         try:
             if _torch_private.rebuilds_nested(rebuild):
                 buffer, *parts = args
-                # One without components has an empty list of sizes.
+                # A nested tensor without components has an empty list of sizes.
                 has_any = parts[0].ndim == 2 and not parts[0].is_meta
                 if has_any:
                     check_components(
@@ -207,8 +210,8 @@ def _checked(rebuild, args, has_data):
 
 
 def _set_attributes(built, full, state):
-    """Gives an object without __setstate__ its attributes, as pickle does:
-    past what the class has to say of them, since it may be frozen."""
+    """Sets the attributes of an object without __setstate__ as pickle does:
+    directly, past the class's own __setattr__, since it may be frozen."""
     is_pair = isinstance(state, tuple) and len(state) == 2
     attributes, slots = state if is_pair else (state, None)
     for part in (attributes, slots):
@@ -232,8 +235,8 @@ def _allowed():
 class TorchFactory:
     """Makes the object as torch.load(weights_only=True) would.
 
-    Names stand for what torch itself allows, and for the classes in
-    `safe_classes`, a dict by full name, that the caller vouches for.
+    The names in a pickle are those that torch itself allows, and those of
+    `safe_classes`, a dict by full name that the caller allowed.
     """
 
     def __init__(self, checkpoint, safe_classes, has_data=True):
@@ -264,13 +267,13 @@ class TorchFactory:
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
         untyped = self._untyped(base)
         view = persistent_id[5] if len(persistent_id) > 5 else None
-        if view is not None:  # The file was written by torch up to 0.3.
+        if view is not None:  # torch up to 0.3 wrote the file.
             untyped = self._part(untyped, dtype, *view)
         return _torch_private.typed_storage(untyped, dtype)
 
     def _part(self, whole, dtype, key, offset, size):
-        """The view `key` of a storage, one for each key as in torch; the numbers
-        count elements."""
+        """Returns the view `key` of a storage; like torch, makes one for each
+        key. `offset` and `size` count elements."""
         if key not in self._views:
             begin, end = offset * dtype.itemsize, (offset + size) * dtype.itemsize
             self._views[key] = (
@@ -296,7 +299,8 @@ class TorchFactory:
         return found
 
     def is_ours(self, full):
-        """Whether _data_classes makes it: the caller's own class goes before."""
+        """Returns whether _data_classes makes it; the caller's own class takes
+        precedence."""
         return _data_classes().is_known(full) and not self.safe_classes.get(full)
 
     def construct(self, module, name, args, kwargs, is_new):
@@ -308,11 +312,12 @@ class TorchFactory:
         make = functools.partial(callable_.__new__, callable_) if is_new \
             else callable_
         if f"{module}.{name}" in self.safe_classes:
-            return make(*args, **(kwargs or {}))  # What it raises is its own.
+            # Its exceptions reach the caller unchanged.
+            return make(*args, **(kwargs or {}))
         try:
             return make(*args, **(kwargs or {}))
         except _REFUSALS as error:
-            if callable_ is torch.device:  # Its form was checked.
+            if callable_ is torch.device:  # The arguments were checked.
                 raise UnsupportedError(
                     f"torch {torch.__version__} has no such device: "
                     f"{':'.join(map(str, args))}", "kUnsupported"

@@ -1,4 +1,4 @@
-"""Whole objects of torch, as torch.load makes them, with a map_location."""
+"""Builds whole torch objects as torch.load does, with a map_location."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def build_object(core, map_location, reading, *, classes=None,
                  encoding="utf-8", on_gpu=False):
     """Builds the object of an open checkpoint; see haulway.torch.load().
 
-    classes: see _allowed.by_name().
-    on_gpu: map_location names a GPU; without one the engine's error says why.
+    classes: see _making.allowed.by_name().
+    on_gpu: map_location names a GPU; if there is none, the engine's error says
+    why.
     """
     core.check_object()
     check_device(map_location)
@@ -35,7 +36,7 @@ def build_object(core, map_location, reading, *, classes=None,
         )
     else:
         bases = _restored(core, map_location, reading)
-    # Where torch looks for it when it makes fake tensors.
+    # torch reads it from here when it makes fake tensors.
     state = _torch_private.serialization_state()
     before, state.map_location = state.map_location, map_location
     from_dlpack = _torch_factory.from_dlpack
@@ -44,14 +45,14 @@ def build_object(core, map_location, reading, *, classes=None,
             return reading.build(core, factory, from_dlpack, encoding)
         return build_over(core, factory, from_dlpack, bases, encoding)
     except LookupError as error:
-        # Python names no such encoding.
+        # Python has no such encoding.
         raise InvalidArgumentError(str(error), "kInvalidArgument") from error
     finally:
         state.map_location = before
 
 
 def check_device(device, called="map_location"):
-    """Fails with InvalidArgumentError for a name that names no device."""
+    """Raises InvalidArgumentError if the name is not a device."""
     if isinstance(device, (str, int)):
         try:
             torch.device(device)
@@ -63,10 +64,10 @@ def check_device(device, called="map_location"):
 
 
 def restore_location(map_location):
-    """torch's function that moves a storage to the wanted device."""
+    """Returns torch's function that moves a storage to the wanted device."""
     restore = _torch_private.get_restore_location(map_location)
     if callable(map_location) and not isinstance(map_location, torch.device):
-        return restore  # What that raises is the caller's own.
+        return restore  # Its exceptions are the caller's own.
 
     def restored(storage, location):
         try:
@@ -82,7 +83,7 @@ def restore_location(map_location):
 
 
 def restored(restore, storage, location):
-    """The UntypedStorage that `restore` makes of one."""
+    """Moves a storage with `restore` and returns the UntypedStorage."""
     storage = restore(storage, location)
     if isinstance(storage, torch.storage.TypedStorage):
         return _torch_private.untyped_storage(storage)
@@ -90,8 +91,8 @@ def restored(restore, storage, location):
 
 
 def _one_place(core, map_location):
-    """The name of the device on which all storages belong; None if they belong
-    on several, or if only a call of `map_location` can tell."""
+    """Returns the name of the device for all storages; None if they belong on
+    several, or if only calling `map_location` can tell."""
     if isinstance(map_location, (str, torch.device)):
         return str(map_location)
     if map_location is None:
@@ -104,7 +105,7 @@ def _one_place(core, map_location):
 
 
 def _unread(core, map_location, without):
-    """Storages of the right sizes with no data in them, as torch.load makes
+    """Returns storages of the right sizes without data, as torch.load makes
     them in a FakeTensorMode, on the device "meta" and under skip_data()."""
     restore = restore_location(map_location)
     bases = []
@@ -123,7 +124,8 @@ def _unread(core, map_location, without):
 
 
 def _restored(core, map_location, reading):
-    """Storages where map_location wants them, parallel to the file's."""
+    """Returns storages on the devices that map_location chooses, parallel to
+    the file's."""
     rows = range(core.storage_count())
     restore = restore_location(map_location)
     bases = []

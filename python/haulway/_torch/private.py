@@ -6,13 +6,13 @@ the like) have no replacement: a release without them could not read its own
 files.
 """
 
-# How: each name is asked for with getattr(), where it is used, and what takes
-# its place is made of public parts of torch: slower, or with a warning, but
-# the same. The extension has no name of its own: pickling (for_pickling())
-# hands it what it looks up, once for each pickle.
+# How: each name is looked up with getattr() where it is used. Its replacement
+# is made from public parts of torch: slower, or with a warning, but equivalent.
+# The extension does not look up private names itself: for_pickling() passes
+# them to it, once per pickle.
 #
-# Going by the version of torch was left out: names come and go in builds that
-# have the same number. test_torch_private.py takes away one after the other.
+# Deciding by torch's version was left out: builds with the same version differ
+# in their names. test_torch_private.py removes the names one by one.
 
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ import torch._utils
 
 
 def from_dlpack():
-    """The function that makes a tensor from a capsule."""
+    """Returns the function that makes a tensor from a capsule."""
     return getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
 
 
-# What a worker of a DataLoader sends instead of a batch that failed.
+# A DataLoader worker sends this instead of a batch that failed.
 ExceptionWrapper = torch._utils.ExceptionWrapper
 
 
 def lend_storages(lend):
-    """Makes default_collate() stack batches in memory that `lend` gives.
+    """Makes default_collate() stack batches in memory from `lend`.
 
-    lend: a function of bytes and of the device's type that returns a storage,
-        or None where torch is to make one. Without the name in torch, batches
-        are stacked in torch's own memory and copied from there.
+    lend: a function of a size in bytes and a device type that returns a
+    storage, or None to let torch allocate. If torch lacks the name, batches are
+    stacked in torch's own memory and copied from there.
     """
     theirs = getattr(torch.UntypedStorage, "_new_shared", None)
     if theirs is None:
@@ -53,12 +53,13 @@ def lend_storages(lend):
 
 
 def detect_fake_mode():
-    """The FakeTensorMode in which this is called, or None."""
+    """Returns the active FakeTensorMode, or None."""
     guards = getattr(torch, "_guards", None)
     detect = getattr(guards, "detect_fake_mode", None)
     if detect is None:
         return None
-    # That imports, and looks at everything: longer than a small load takes.
+    # detect() imports modules and examines everything, which takes longer than
+    # a small load.
     depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
     tracing = getattr(guards, "TracingContext", None)
     if depth is not None and tracing is not None:
@@ -68,7 +69,7 @@ def detect_fake_mode():
 
 
 class _Vetted:
-    """Finds names of a pickle that were allowed before they come here."""
+    """Resolves names of a pickle that were allowed before the lookup."""
 
     @staticmethod
     def get(full):
@@ -85,16 +86,16 @@ class _Vetted:
 
 
 def allowed_globals():
-    """What torch.load(weights_only=True) may call, by full name.
+    """Returns what torch.load(weights_only=True) may call, by full name.
 
-    Requires: whatever is looked up is in the table of src/pickle, too.
+    Requires: every name that is looked up is also in the table of src/pickle.
     """
     try:
         unpickler = importlib.import_module("torch._weights_only_unpickler")
         allowed = unpickler._get_allowed_globals()
     except (AttributeError, ImportError):
         return _Vetted
-    # Torch 2.15 no longer takes nested tensors; their parts are checked here.
+    # Torch 2.15 no longer allows nested tensors; Haulway checks their parts.
     checked = {
         f"torch._utils.{one.__name__}": one for one in rebuilds_of_indices()
     }
@@ -102,7 +103,8 @@ def allowed_globals():
 
 
 def flipped(tensor, *, conj, neg):
-    """The tensor with the bits that say how its elements are to be read."""
+    """Returns the tensor with the bits set that say how to read its elements.
+    """
     set_metadata = getattr(torch._utils, "set_tensor_metadata", None)
     if set_metadata is not None:
         flags = {"conj": conj, "neg": neg}
@@ -115,7 +117,7 @@ def flipped(tensor, *, conj, neg):
 
 
 def neg_view(tensor):
-    """The negative, of the same memory where torch has that."""
+    """Returns the negative, as a view of the same memory if torch can."""
     view = getattr(torch, "_neg_view", None)
     return tensor.neg() if view is None else view(tensor)
 
@@ -127,23 +129,23 @@ def typed_storage(untyped, dtype):
     except (RuntimeError, TypeError) as error:
         if "_internal" not in str(error):
             raise
-    return torch.storage.TypedStorage(**words)  # Which warns.
+    return torch.storage.TypedStorage(**words)  # This way warns.
 
 
 def untyped_storage(typed):
-    """The UntypedStorage in a TypedStorage."""
+    """Returns the UntypedStorage of a TypedStorage."""
     found = getattr(typed, "_untyped_storage", None)
     return typed.untyped() if found is None else found
 
 
 def parts_of_storage(typed):
-    """(UntypedStorage, name of its class, count of elements) of a TypedStorage."""
+    """Returns (UntypedStorage, class name, element count) of a TypedStorage."""
     untyped = untyped_storage(typed)
     name = _storage_names()[typed.dtype]
     return untyped, name, untyped.nbytes() // typed.dtype.itemsize
 
 
-# The classes of storages. torch adds no more.
+# The kinds of typed storage classes. torch adds no new ones.
 _KINDS = (
     "Double", "Float", "Half", "Long", "Int", "Short", "Char", "Byte", "Bool",
     "BFloat16", "ComplexDouble", "ComplexFloat", "QInt8", "QInt32", "QUInt8",
@@ -152,7 +154,7 @@ _KINDS = (
 
 
 def _storage_names():
-    """What a file calls the storages of each dtype."""
+    """Returns the name of each dtype's storage class, as files have it."""
     found = getattr(torch.storage, "_dtype_to_storage_type_map", None)
     if found is not None:
         return found()
@@ -163,7 +165,7 @@ def _storage_names():
 
 
 def _dtypes_of_bytes():
-    """The dtypes that have no class of storage: files have their bytes."""
+    """Returns the dtypes without a storage class; files store their bytes."""
     found = getattr(torch.storage, "_new_dtypes", None)
     if found is not None:
         return found()
@@ -175,17 +177,17 @@ def _dtypes_of_bytes():
 
 
 def _tags_cpu_first():
-    """Whether torch asks its own function for the tag "cpu" before others."""
+    """Returns whether torch's own CPU tagger comes first in its registry."""
     registry = getattr(torch.serialization, "_package_registry", None)
     tag = getattr(torch.serialization, "_cpu_tag", None)
     return bool(registry) and tag is not None and registry[0][1] is tag
 
 
 def for_pickling():
-    """What python/pickling/torch_names.cc looks up once for each pickle.
+    """Returns the names that python/pickling/torch_names.cc needs for a pickle.
 
-    Properties are read by it without looking them up again; where torch has
-    none, hooks are thought to be on every tensor, which takes the slower way.
+    The extension reads the properties without another lookup. If torch has no
+    backward_hooks, every tensor is treated as having hooks, which is slower.
     """
     return types.SimpleNamespace(
         backward_hooks=getattr(
@@ -207,7 +209,7 @@ def for_pickling():
 
 
 def rebuilds_of_indices():
-    """torch's functions that make tensors of tensors of indices."""
+    """Returns torch's functions that make tensors from index tensors."""
     return tuple(
         getattr(torch._utils, name)
         for name in ("_rebuild_sparse_tensor", "_rebuild_nested_tensor")
@@ -220,7 +222,7 @@ def rebuilds_nested(rebuild):
 
 
 def get_restore_location(map_location):
-    """The function restore(storage, location) that moves a storage."""
+    """Returns the function restore(storage, location) that moves a storage."""
     find = getattr(torch.serialization, "_get_restore_location", None)
     if find is not None:
         return find(map_location)
@@ -246,9 +248,9 @@ def get_restore_location(map_location):
 
 
 def sparse_tensors_to_validate():
-    """The list in which torch keeps sparse tensors that it has yet to check."""
+    """Returns the list of sparse tensors that torch has not yet validated."""
     found = getattr(torch._utils, "_sparse_tensors_to_validate", None)
-    if found is None:  # Since 2.15.
+    if found is None:  # Moved in 2.15.
         found = getattr(serialization_state(), "sparse_tensors_to_validate", [])
     return found
 
@@ -269,7 +271,7 @@ def _without_pinning(check, args):
     except TypeError as error:
         if "check_pinning" not in str(error):
             raise
-    return check(*args)  # Torch 2.6 has no such check to leave out.
+    return check(*args)  # Torch 2.6 has no pinning check.
 
 
 def restore_device_fake_mode(tensor):
@@ -278,7 +280,8 @@ def restore_device_fake_mode(tensor):
 
 
 def serialization_state():
-    """Of this thread: skip_data, map_location, materialize_fake_tensors."""
+    """Returns this thread's skip_data, map_location and
+    materialize_fake_tensors."""
     return torch.serialization._serialization_tls
 
 
@@ -293,5 +296,5 @@ def configured(section, name):
             return torch.serialization.get_default_mmap_options()
         if name == "compute_crc32":
             return torch.serialization.get_crc32_options()
-        return 64  # The alignment of storages.
+        return 64  # The alignment of storages in bytes.
     return getattr(getattr(config, section), name)

@@ -1,1 +1,1 @@
-"""Writing: what a call was given, and files from tensors and from other files."""
+"""Writing: a call's options, and files made from tensors or other files."""

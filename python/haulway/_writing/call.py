@@ -1,7 +1,7 @@
-"""How a call writes: the options it was given, checked by one table.
+"""The options of calls that write, checked by one table.
 
-Every call that writes makes one Writing from its keywords. Options that it
-was not given have their configured values; see _options and _config.
+Every call that writes makes one Writing from its keywords. Options that are not
+given have their configured values; see _options and _config.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .._reading.call import Reading
 
 
 def writes(call, *beside):
-    """Completes the docstring of a function: "WRITING" becomes the options of
-    writing that `call` has, "OPTIONS" the options in the tables `beside`."""
+    """Completes a function's docstring: replaces "WRITING" by the writing
+    options of `call`, and "OPTIONS" by the options in the tables `beside`."""
 
     def decorate(function):
-        if function.__doc__:  # Not with -OO.
+        if function.__doc__:  # None with -OO.
             made = {"WRITING": writing_of(call)}
             if beside:
                 made["OPTIONS"] = {k: v for table in beside
@@ -62,10 +62,10 @@ class Writing:
         vars(self).update(values)
 
     def engine(self, format=None, call=None):
-        """The options that the library takes, by name.
+        """Returns the options that the library takes, by name.
 
-        format: without those that this format has not.
-        call: those of another call.
+        format: leave out options that this format does not have.
+        call: use the options of another call.
         """
         values = vars(self)
         return {name: values[name]
@@ -73,16 +73,17 @@ class Writing:
 
     @property
     def remote(self):
-        """How a URL is reached, as the library takes it; see _options.REMOTE."""
+        """Returns the URL options as the library takes them; see
+        _options.REMOTE."""
         told = {name: value for name, value in self.rest.items()
                 if name in REMOTE}
         return Reading(self.call, told, REMOTE).remote
 
     def of_format(self, format):
-        """The options given that not every format has, by name.
+        """Returns the given options that not every format has, by name.
 
-        Raises OptionError for one that `format` has not. A flag that is off
-        asks for nothing.
+        Raises OptionError if `format` does not have one. A flag that is off
+        requests nothing.
         """
         found = {}
         for name, value in self.given.items():
@@ -96,7 +97,7 @@ class Writing:
         return found
 
     def tell(self, done):
-        """Fills `stats` with `done`, and returns `done`."""
+        """Adds `done` to `stats`, logs it, and returns it."""
         if self.stats is not None:
             self.stats.update(done)
         if log := debug_log():
@@ -118,8 +119,8 @@ def _not_of(name, option, format):
 
 
 def _elsewhere(name, known, beside):
-    """The end of a message: the calls that have an option, or the options that
-    the call has."""
+    """Returns the end of a message: the calls that have an option, or the
+    options that the call has."""
     if name in WRITING and WRITING[name].calls:
         return f"it is one of {', '.join(WRITING[name].calls)}"
     return f"expected {', '.join((*known, *beside))}"

@@ -2,16 +2,15 @@
 writing models tensor by tensor.
 """
 
-# How: arguments become the library's options, names of tensors are chosen and
-# renamed by functions that it calls while it plans, and then everything runs
-# without Python. The writer is the same model from the other side: tensors are
-# added as they come, their bytes taken at once or in parts, and commit() makes
-# the file or its shards and index.
+# How: arguments become the library's options. The library calls Python
+# functions to select and rename tensors while it plans; the rest runs without
+# Python. The writer is the reverse: tensors are added as the caller produces
+# them, whole or in parts, and commit() makes the file, or its shards and index.
 #
-# Converting by loading and saving was left out, as it takes the memory of the
-# model; so was a generator of tensors for the writer, since what a program has
-# at hand is rarely in the order of one. Sizes are numbers or text with units,
-# as everywhere (_options.py).
+# Converting by loading and saving was left out, as it needs memory for the
+# whole model. A generator of tensors for the writer was left out, too: programs
+# rarely have their tensors in the order of a generator. Sizes are numbers or
+# text with units, as everywhere (_options.py).
 
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from .flat import check_strings, noted
 
 
 def _renaming(rename):
-    """(function of names, pattern) of rules that are applied in turn. `rename`
-    is a function, or pairs (expression, replacement): the engine applies them,
-    or Python's re if the expression is compiled. A rule with a pattern must
-    change a name."""
+    """Returns rules (function of names, pattern), applied in turn. `rename` is
+    a function, or pairs (expression, replacement). The engine applies the
+    pairs, or Python's re if the expression is compiled. A rule with a pattern
+    must change at least one name."""
     if rename is None:
         return []
     if callable(rename):
@@ -111,7 +110,8 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     writing = Writing("convert", options, OPENING)
     reading = Reading("convert", writing.rest, OPENING)
     if reading.io == "auto":
-        reading.io = "pread"  # What was read of a mapping stays in memory.
+        # Pages of a mapping that were read stay in memory.
+        reading.io = "pread"
     metadata = None if writing.metadata is None else noted(writing.metadata)
     to = None if to is None else text("to", to)
     dtype = None if dtype is None else dtype_name(dtype)
@@ -229,7 +229,7 @@ class Writer:
         return self
 
     def __exit__(self, *_):
-        self._core = None  # Without commit() nothing is left.
+        self._core = None  # Without commit() no file is left behind.
 
     def __repr__(self):
         return described(
@@ -297,7 +297,7 @@ def _text(name):
 
 
 def _dense(name, value):
-    """(dtype, dense tensor or array) of what has data."""
+    """Returns (dtype, dense tensor or array) for a value that has data."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized:

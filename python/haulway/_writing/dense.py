@@ -1,4 +1,4 @@
-"""Tensors and arrays as the bytes that flat formats hold."""
+"""Converts tensors and arrays to the bytes that flat formats hold."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from .. import _haulway
 
 
 def row_major(tensor):
-    """A torch tensor's values on the CPU, dense, in row-major order: the tensor
-    itself if it already is so."""
+    """Returns a torch tensor's values on the CPU, dense and row-major: the
+    tensor itself if it already is."""
     if tensor.is_cpu and tensor.is_contiguous() and not (
             tensor.is_conj() or tensor.is_neg()):
         return tensor
@@ -15,8 +15,8 @@ def row_major(tensor):
 
 
 def row_major_array(array):
-    """A NumPy array's values, dense, in row-major order and this machine's
-    byte order: the array itself if it already is so."""
+    """Returns a NumPy array's values, dense, row-major and in native byte
+    order: the array itself if it already is."""
     import numpy
 
     array = numpy.asarray(array)
@@ -28,17 +28,17 @@ def row_major_array(array):
 
 
 def memory_of(dense):
-    """(owner, address, bytes) of what one of the above returned."""
+    """Returns (owner, address, bytes) of a result of the functions above."""
     if hasattr(dense, "data_ptr"):
         return dense, dense.data_ptr(), dense.numel() * dense.element_size()
     return dense, dense.__array_interface__["data"][0], dense.nbytes
 
 
 def snapshot(memories, leaves, threads):
-    """The same, but memory that is a leaf's own is copied, on several threads
-    at once: what happens to the leaf later does not matter.
+    """Returns `memories` with copies of the memory that leaves themselves own,
+    made by several threads. Later changes of the leaves have no effect.
 
-    memories: what memory_of() said of each leaf, or None.
+    memories: the result of memory_of() for each leaf, or None.
     """
     own = [
         i

@@ -1,4 +1,4 @@
-"""haulway.edit: changing names, metadata and tensors of an existing file."""
+"""haulway.edit: changes names, metadata and tensors of an existing file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EDITING = {
 
 
 def _listed(what, value):
-    """A list of what may be one or several."""
+    """Returns a list for an argument that may be one value or several."""
     if value is None:
         return []
     if isinstance(value, (str, bytes, os.PathLike)):

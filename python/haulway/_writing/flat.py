@@ -1,4 +1,4 @@
-"""Dicts of tensors as files of formats that hold nothing else."""
+"""Writes dicts of tensors as files of formats that hold nothing else."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .ties import settle
 
 
 def prepare(obj, target, format, writing, copy):
-    """A function that writes a dict of tensors to a path or by a function, as
-    a file of a format by name; see save().
+    """Returns a function that writes a dict of tensors to a path or through a
+    function, in a format given by name; see save().
 
     copy: copy the tensors now, so that they may change later.
     """
     metadata, ties = writing.metadata, writing.ties
     if format == "npy" and not isinstance(obj, Mapping):
-        obj = {"tensor": obj}  # As the array of such a file is called.
+        obj = {"tensor": obj}  # The name of the array in such a file.
     if not isinstance(obj, Mapping):
         raise InvalidArgumentError(
             f"a {format} file holds a dict of tensors: found "
@@ -64,8 +64,8 @@ def prepare(obj, target, format, writing, copy):
 
 
 def noted(metadata):
-    """Metadata of a format that keeps values: tuples of a value, its kind and
-    the type that it is written as, which NumPy's scalars and arrays say."""
+    """Returns metadata for a format with typed values: tuples of a value, its
+    kind and the type to write. NumPy scalars and arrays determine the type."""
     if not isinstance(metadata, Mapping) or not all(
         isinstance(key, str) for key in metadata
     ):
@@ -120,7 +120,7 @@ def check_strings(metadata, what="metadata"):
 
 
 def _check(torch, format, name, value):
-    """Fails unless `value` is a tensor with data and `name` is a str."""
+    """Raises unless `value` is a tensor with data and `name` is a str."""
     if not isinstance(name, str):
         raise InvalidArgumentError(
             f"a name is {name!r}: expected a string", "kInvalidArgument"
@@ -146,7 +146,8 @@ def _check(torch, format, name, value):
 
 
 def _dense(format, name, value):
-    """(name, dtype, shape, (owner, address, bytes)), row-major and dense."""
+    """Returns (name, dtype, shape, (owner, address, bytes)), dense and
+    row-major."""
     if hasattr(value, "data_ptr"):
         dtype = name_of_torch(value.dtype)
         return name, dtype, value.shape, memory_of(row_major(value))

@@ -1,4 +1,4 @@
-"""haulway.plan: laying out a file before any of its tensors is written."""
+"""haulway.plan: lays out a file before any of its tensors is written."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def plan(obj, **options):
 def _pickle_of(obj):
     torch = sys.modules.get("torch")
     if torch is not None:
-        # As of torch's fake tensors; there it refuses some others.
+        # Fake tensors need skip_data(). It refuses some other tensors; then try
+        # again without it.
         try:
             with torch.serialization.skip_data(materialize_fake_tensors=True):
                 return pickle_of(obj, arrays_as_tensors=True, skip_data=True)

@@ -1,16 +1,16 @@
 """haulway.save and haulway.save_async: saving objects as files."""
 
-# How: saving is in two steps for every format: _prepare() turns the object
-# into what is to be written, with everything checked (_writing.py), and what it
-# returns writes it. save() runs both, save_async() the first at once, with tensors
-# copied, and the second on a thread, one save at a time. torch's container is
-# pickled here because objects are Python's; tensors by name go to the
-# library's Save().
+# How: saving has two steps for every format: _prepare() converts the object to
+# what will be written, with everything checked, and returns a function that
+# writes it. save() runs both steps; save_async() runs the first at once, with
+# tensors copied, and the second on a thread, one save at a time. torch's
+# container is pickled here because the objects are Python's; dicts of tensors
+# are written by the library's Save().
 #
-# A format is a row of the library's table, not a case here; what only torch's
-# and Tensorizer's know beside that is named in one place. Threads of a pool
-# would have to end before the interpreter does, so one thread is started when
-# there is work, and waited for.
+# A format is a row of the library's table, not a case here; only the special
+# features of torch's and Tensorizer's formats are handled in one place. A
+# thread pool would have to end before the interpreter does. Instead one thread
+# is started when there is work, and the interpreter waits for it.
 
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from .call import Writing, writes
 
 
 def format_of(path, format):
-    """The format to write: `format`, or the format that the path's ending names."""
+    """Returns the format to write: `format`, or the one for the path's
+    extension."""
     if format is not None:
         chosen = _haulway.format_to_write_by_name(text("format", format))
         why = "as asked for"
@@ -114,18 +115,19 @@ def _prepare_torch(obj, path, target, writing, copy):
 
 
 def archive_engine(writing):
-    """The options of write() among those of a call."""
+    """Returns the options of write() among those of a call."""
     engine = writing.engine("torch", "save")
-    del engine["compact"]  # What is pickled is compact.
+    del engine["compact"]  # The pickle itself is already compact.
     return engine
 
 
 def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
               skip_data=False, protocol=2, legacy=False):
-    """The pickle of an object, and where the bytes of its storages are.
+    """Pickles an object; the result also tells where the bytes of its storages
+    are.
 
-    skip_data: nowhere: space is left for them.
-    legacy: storages are mentioned as the container of torch 1.5 has them.
+    skip_data: leave space instead of bytes. legacy: refer to storages as the
+    container of torch 1.5 does.
     """
     pickled = _haulway.pickle_object(
         obj, list(by_name()), arrays_as_tensors=arrays_as_tensors,
@@ -142,7 +144,7 @@ def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
 
 
 def records_of(pickled, alignment, byteorder=True):
-    """The records of a checkpoint, in torch.save's order."""
+    """Returns the records of a checkpoint in torch.save's order."""
     records = [
         ("data.pkl", pickled.pickle),
         (".format_version", b"1"),
@@ -183,16 +185,17 @@ def write_legacy(pickled, path, protocol, engine, progress=None):
 
 
 class _Writer:
-    """Runs one save at a time behind the caller."""
+    """Runs saves in the background, one at a time."""
 
     def __init__(self):
         self._lock = threading.Lock()
         self._last = None
 
     def start(self, prepare):
-        """Waits for the save before, calls prepare() and returns a future of
+        """Waits for the previous save, calls prepare(), and returns a future of
         the function that it returned."""
-        # With logging, this takes longer to import than all of the above.
+        # It imports logging, which takes longer than all other imports of this
+        # module.
         from concurrent.futures import Future, wait
 
         with self._lock:
@@ -208,7 +211,8 @@ class _Writer:
                 except BaseException as error:
                     future.set_exception(error)
 
-            # Not a daemon: the interpreter waits for the file to be whole.
+            # Not a daemon: the interpreter must wait until the file is
+            # complete.
             threading.Thread(target=run, name="haulway-save").start()
             self._last = future
             return future

@@ -1,4 +1,4 @@
-"""Tensorizer files in segments, edited in place."""
+"""Edits Tensorizer files in segments in place."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from .._secrets import only_one
 
 
 def _path_of(new, old):
-    """The path of a tensor's new name: a str replaces the last step of the old
-    path, which may be its only step."""
+    """Returns the path for a tensor's new name: a str replaces the last step of
+    the old path, which may be its only step."""
     if isinstance(new, str):
         return (*old[:-1], new)
     if not isinstance(new, (list, tuple)) or not new or not all(
@@ -26,13 +26,13 @@ def _path_of(new, old):
 
 
 def edit_segments(path, append, rename, set, unset, writing, reading):
-    """Appends nested objects, and renames to whole paths; see edit()."""
+    """Appends nested objects and renames to whole paths; see edit()."""
     from .tensorizer import inputs_of
 
     only_one(reading.key, reading.passphrase)
     renamed = []
     if rename:
-        reading.io = "pread"  # It is changed while it is open.
+        reading.io = "pread"  # The file is changed while it is open.
         core = reading.open(path)
         paths = {}
         if core.format == "tensorizer":

@@ -1,4 +1,4 @@
-"""Nested dicts and lists of tensors as tensorizer files."""
+"""Writes nested dicts and lists of tensors as tensorizer files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def spelled(path):
 
 
 def leaves(value, wrong):
-    """(path, leaf) for each leaf of nested dicts, lists and tuples. None is
-    asked for before the one before it is dealt with, so that a mapping may make
-    them as they are asked for.
+    """Yields (path, leaf) for each leaf of nested dicts, lists and tuples. A
+    leaf is requested only after the previous one has been processed, so that a
+    mapping may make leaves on demand.
 
     wrong: the exception for keys that the format cannot hold.
     """
@@ -51,7 +51,8 @@ def leaves(value, wrong):
 
 
 def _items(path, value, wrong):
-    """(path, item) for each item of a container; None if `value` is not one."""
+    """Returns an iterator of (path, item) for a container; None if `value` is
+    not one."""
     if isinstance(value, (list, tuple)):
         return (((*path, i), item) for i, item in enumerate(value))
     if not isinstance(value, Mapping):
@@ -65,14 +66,14 @@ def _items(path, value, wrong):
                     f"{type(key).__name__}"
                 )
             yield (*path, key), item
-            del item  # Its memory is free while the next one is made.
+            del item  # Release its memory while the next one is made.
 
     return checked()
 
 
 def inputs_of(obj, copy=False, *, ties="copy", threads=0):
-    """The arguments of write_tensorizer() for an object, and the report about
-    tensors that share memory; see settle().
+    """Returns the arguments of write_tensorizer() for an object, and the report
+    about tensors that share memory; see settle().
 
     copy: copy the object, so that it may change later.
     """
@@ -91,7 +92,7 @@ def inputs_of(obj, copy=False, *, ties="copy", threads=0):
         lambda number: spelled(paths[number]),
     )
     for number in dropped:
-        # What comes after it in a list would take its place.
+        # In a list, the next item would move to the dropped item's index.
         if not all(isinstance(step, str) for step in paths[number]):
             raise InvalidArgumentError(
                 f"{spelled(paths[number])} stands in a list, and cannot be "
@@ -111,7 +112,8 @@ def inputs_of(obj, copy=False, *, ties="copy", threads=0):
 
 
 def _leaf(path, leaf):
-    """(dtype, shape, dense tensor or None for meta) of a tensor or array."""
+    """Returns (dtype, shape, dense tensor or None for meta) of a tensor or
+    array."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(leaf, torch.Tensor):
         if leaf.layout != torch.strided:
@@ -140,7 +142,7 @@ def _leaf(path, leaf):
 
 
 def key_of(key, passphrase):
-    """The `key` and `derivation` that write_tensorizer() takes."""
+    """Returns the `key` and `derivation` arguments of write_tensorizer()."""
     _secrets.only_one(key, passphrase)
     if passphrase is None:
         return {"key": None if key is None else _secrets.key("key", key)}
@@ -153,8 +155,8 @@ def key_of(key, passphrase):
 
 
 def prepare(obj, target, writing, copy):
-    """A function that writes an object to a path or by a function; see
-    flat.prepare()."""
+    """Returns a function that writes an object to a path or through a function;
+    see flat.prepare()."""
     secret = key_of(writing.key, writing.passphrase)
     inputs, report = inputs_of(
         obj, copy, ties=writing.ties or "copy", threads=writing.threads)

@@ -1,4 +1,4 @@
-"""Tensors that share memory, in formats that cannot say that they do."""
+"""Handles tensors that share memory, for formats that cannot express it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from .._errors import InvalidArgumentError
 
 
 def _span_of_array(array):
-    """(device, begin, end) of an array's memory, or None if it has none."""
+    """Returns (device, begin, end) of an array's memory, or None if it has
+    none."""
     if not isinstance(array, sys.modules["numpy"].ndarray):
-        return None  # A scalar, whose memory is its own.
+        return None  # A scalar, which never shares memory.
     begin = array.__array_interface__["data"][0]
     low = high = 0
     for size, stride in zip(array.shape, array.strides):
@@ -22,7 +23,7 @@ def _span_of_array(array):
 
 
 def _span_of_tensor(torch, tensor):
-    """The same of a tensor."""
+    """Returns the same for a tensor."""
     if tensor.layout != torch.strided or tensor.is_meta:
         return None
     elements = tensor.numel()
@@ -39,7 +40,7 @@ def _span_of_tensor(torch, tensor):
 
 
 def _view_of(leaf):
-    """A key that is equal for equal views of the same memory."""
+    """Returns a key that is equal for equal views of the same memory."""
     if hasattr(leaf, "data_ptr"):
         bits = (leaf.is_conj(), leaf.is_neg())
         return (leaf.data_ptr(), leaf.dtype, tuple(leaf.shape), leaf.stride(),
@@ -92,7 +93,7 @@ def settle(leaves, wish, format, name_of, arrays=True):
 
 
 def _groups(leaves, arrays):
-    """Sorted lists of the numbers of leaves whose memory overlaps."""
+    """Returns sorted lists of the numbers of leaves whose memory overlaps."""
     torch = sys.modules.get("torch")
     spans = []
     for number, leaf in enumerate(leaves):

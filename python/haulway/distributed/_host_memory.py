@@ -1,12 +1,12 @@
-"""Memory that all processes of a group on one host read what was read in."""
+"""Shares memory for read data among the processes of a group on one host."""
 
-# How: each process makes a file without a name in memory and maps it; the
-# others open it by the process's entry in /proc. So nothing is left behind,
-# however the processes end. The processes tell one another of their files, and
-# whether they could open those of the others, through the group: all of them
-# use the memory, or none.
+# How: each process creates an unnamed file in memory and maps it; the others
+# open it through the process's entry in /proc. So nothing is left behind,
+# however the processes end. The processes announce their files, and whether
+# they could open the others' files, through the group: either all of them use
+# shared memory, or none.
 #
-# Segments of shm_open() were left out: of processes that are killed they stay.
+# Segments of shm_open() were left out: those of killed processes remain.
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ import torch
 
 from ._watch import place_of_processes
 
-# What a process says of its file, as JSON.
+# Size of the message about a process's file, JSON padded with spaces.
 _MESSAGE_BYTES = 256
 
 
 def share(nbytes, rank, exchange):
-    """Returns memories of the processes of a group, one tensor of bytes for each
-    rank, that each of them can read and only its own writes to; or None in all of
-    them if they are not on one host.
+    """Returns shared memories, one tensor of bytes for each rank of a group.
+    Every rank can read all of them and writes only to its own. Returns None in
+    all ranks if they are not on one host.
 
-    nbytes: size of the memory of each process.
+    nbytes: size of each memory.
     rank: of this process.
-    exchange: sends a bytes object to all; returns a list of those of all ranks.
+    exchange: sends a bytes object to all ranks; returns the list of all
+    messages.
     """
     own = _make(nbytes)
     try:
@@ -43,7 +44,7 @@ def share(nbytes, rank, exchange):
             place == told[0][0] for place, *_ in told
         ):
             memories = _map_all(told, nbytes, rank)
-        # The others have it open by the time that all have answered.
+        # Once all ranks have answered, they have opened the file.
         answers = exchange(b"1" if memories else b"0")
     finally:
         if own is not None:
@@ -52,7 +53,8 @@ def share(nbytes, rank, exchange):
 
 
 def _make(nbytes):
-    """A descriptor of a new file in memory; None if there can be none."""
+    """Returns a descriptor of a new file in memory; None if that is impossible.
+    """
     try:
         descriptor = os.memfd_create("haulway-together", os.MFD_CLOEXEC)
     except OSError:
@@ -66,7 +68,7 @@ def _make(nbytes):
 
 
 def _map_all(told, nbytes, rank):
-    """The memories of all ranks, or None if one cannot be opened."""
+    """Returns the memories of all ranks, or None if one cannot be opened."""
     memories = []
     try:
         for number, (_, process, descriptor) in enumerate(told):

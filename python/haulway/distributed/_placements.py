@@ -1,4 +1,4 @@
-"""Which part of a tensor each process of a group wants."""
+"""Computes which part of a tensor each process of a group wants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Box(NamedTuple):
 
     @property
     def count(self):
-        """The number of elements."""
+        """Returns the number of elements."""
         return math.prod(self.extent)
 
 
@@ -29,7 +29,7 @@ def whole(shape):
 
 
 def overlap(one, other):
-    """The part that two boxes share, or None."""
+    """Returns the common part of two boxes, or None."""
     begin = tuple(map(max, one.begin, other.begin))
     extent = tuple(
         min(a + m, b + n) - at
@@ -43,7 +43,8 @@ def overlap(one, other):
 
 
 def within(box, outer):
-    """The slices that select a box in a tensor with the elements of `outer`."""
+    """Returns the slices that select a box in a tensor with the elements of
+    `outer`."""
     return tuple(
         slice(at - first, at - first + length)
         for at, length, first in zip(box.begin, box.extent, outer.begin)
@@ -51,7 +52,8 @@ def within(box, outer):
 
 
 def chunk(size, number, count):
-    """(begin, length) of a part of `size`, divided as by torch.chunk()."""
+    """Returns (begin, length) of part `number` of `size`, divided as by
+    torch.chunk()."""
     most = -(-size // count)
     begin = min(number * most, size)
     return begin, min(most, size - begin)
@@ -106,7 +108,7 @@ class Placements:
         return listed, [self._box(listed, shape, rank) for rank in self._ranks]
 
     def _listed(self, name, place, shape):
-        """DTensor's placements, one for each dimension of the mesh."""
+        """Returns DTensor's placements, one for each dimension of the mesh."""
         if not isinstance(place, (list, tuple)):
             dimension = _dimension(name, place, shape)
             if dimension is None:
@@ -139,7 +141,7 @@ class Placements:
 
 
 def _dimension(name, place, shape):
-    """The dimension that is divided, or None."""
+    """Returns the dimension that is divided, or None."""
     if place is None or place == "replicate":
         return None
     if place == "shard":
@@ -150,7 +152,7 @@ def _dimension(name, place, shape):
             "'shard', a dimension or None",
             "kInvalidArgument",
         )
-    # A tensor without that dimension goes whole to every rank.
+    # A tensor without that dimension is replicated to every rank.
     if not -len(shape) <= place < len(shape):
         return None
     return place % len(shape)
@@ -167,7 +169,7 @@ def _checked(name, dimension, shape):
 
 
 def _divided(box, dimension, number, count):
-    """The part of a box that is number `number` of `count` along a dimension."""
+    """Returns part `number` of `count` of a box along a dimension."""
     if dimension is None:
         return box
     at, length = chunk(box.extent[dimension], number, count)

@@ -1,4 +1,4 @@
-"""Who reads what, and when: the same in every process of a group."""
+"""Computes who reads what, and when; equal in every process of a group."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from ._placements import Box, overlap
 
-# Largest request.
+# Largest request in bytes.
 _PIECE_BYTES = 4 << 20
-# What a process reads for one exchange, at most and at least.
+# Most and least bytes that a process reads for one exchange.
 _ROUND_BYTES = 16 << 20
 _LEAST_BYTES = 64 << 10
-# Into so many rounds a load is divided at least, where it is large enough: the
-# exchange of the last one goes on while nothing is read.
+# Minimum number of rounds, if the load is large enough: nothing is read during
+# the exchange of the last round.
 _ROUNDS = 8
 
 
@@ -21,7 +21,7 @@ class Wanted(NamedTuple):
     """A tensor, and the part of it that each rank wants.
 
     row: the number of the tensor in the checkpoint.
-    offset: where the bytes lie in the file, for the order of reading.
+    offset: byte offset in the file, for the order of reading.
     indivisible: whether reading a part means reading the whole tensor.
     boxes: the part that each rank of the group wants.
     """
@@ -48,8 +48,8 @@ class Piece(NamedTuple):
 
 
 def cut(shape, item_bytes, most):
-    """Boxes of up to `most` bytes, or of one element, that make up a tensor.
-    The elements of each are one run."""
+    """Divides a tensor into boxes of up to `most` bytes, or of one element. The
+    elements of each box are contiguous."""
     total = item_bytes * math.prod(shape)
     if total <= most or not shape:
         return [Box((0,) * len(shape), tuple(shape))] if total else []
@@ -72,12 +72,14 @@ def cut(shape, item_bytes, most):
 
 
 def schedule(tensors, world, memory_budget):
-    """The rounds of a load: for each a list, by rank, of the pieces it reads.
+    """Returns the rounds of a load: for each round a list, by rank, of the
+    pieces that the rank reads.
 
-    Every rank reads one stretch of the file, of as many bytes as the others.
+    Every rank reads one stretch of the file; all stretches have about the same
+    size.
     """
-    # A rank holds what it reads and reads ahead, what it sends to each, and what
-    # all send to it.
+    # A rank's memory holds what it reads and reads ahead, what it sends to each
+    # rank, and what all ranks send to it.
     total = sum(one.item_bytes * math.prod(one.shape) for one in tensors)
     round_bytes = min(
         _ROUND_BYTES, memory_budget // (2 * world + 2),
@@ -101,7 +103,8 @@ def schedule(tensors, world, memory_budget):
 
 
 def _stretches(pieces, world):
-    """The pieces, divided among ranks in order, alike by bytes."""
+    """Divides the pieces among ranks, in order, into parts of about equal size.
+    """
     total = sum(one.nbytes for one in pieces)
     ranks = [[] for _ in range(world)]
     before = 0

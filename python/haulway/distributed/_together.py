@@ -1,15 +1,16 @@
-"""One load in one of the processes of a group."""
+"""Runs one load in one of the processes of a group."""
 
-# How: every process opens the checkpoint and makes the same schedule: tensors
-# are cut into pieces, and each process reads one stretch of the file. In each
-# round the processes exchange what they have read while they read for the next.
-# On one host they read into memory that all of them see, and copy what they want
-# of it (_host_memory.py). Else pieces that all want go by one all_gather, parts
-# of pieces by one all_to_all, both as bytes, so that a backend need not know the
-# dtypes. What arrives is copied to its place in the tensors at once.
+# How: every process opens the checkpoint and computes the same schedule:
+# tensors are cut into pieces, and each process reads one stretch of the file.
+# In each round the processes exchange what they have read while they read for
+# the next. On one host they read into shared memory and copy the parts that
+# they want (_host_memory.py). Otherwise one all_gather sends the pieces that
+# all ranks want, and one all_to_all sends parts of the other pieces, both as
+# bytes, so that the backend need not support the dtypes. Received data are
+# copied to their place in the tensors at once.
 #
-# Every process reads the index itself. To send it would save a request and
-# cost a second way to open each format.
+# Every process reads the index itself. Sending it would save a request, but
+# would need a second way to open each format.
 
 from __future__ import annotations
 
@@ -28,17 +29,17 @@ from ._host_memory import share
 from ._placements import Placements, overlap, within
 from ._schedule import Wanted, schedule
 
-# Beside the tensors, where nothing is said.
+# Default limit for memory in addition to the tensors, in bytes.
 _MEMORY_BYTES = 256 << 20
 
-# A hole that is read lies in what another process reads; only what is between
-# neighbours (headers of an archive) is not.
+# Larger gaps are not read: they are data that another process reads. Smaller
+# gaps are headers of an archive.
 _HOLE_BYTES = 4 << 10
 
-# Whether processes on one host read one another's memory.
+# Whether processes on one host share memory.
 _SHARES_MEMORY = True
 
-# Its name from torch 2.13 on, and before.
+# torch 2.13 renamed it.
 _gather = getattr(dist, "all_gather_single", None) or getattr(
     dist, "all_gather_into_tensor", None
 )
@@ -60,7 +61,7 @@ class Together:
         )
         self._device = device
         self._watch = watch
-        # Where the backend wants what it sends.
+        # The device type of the tensors that the backend sends.
         config = str(dist.get_backend_config(group))
         self._wire = "cpu" if "cpu:" in config else "cuda"
 
@@ -92,7 +93,7 @@ class Together:
 
     def _wanted(self, one, boxes):
         info = one.info
-        if info.storage is None:  # There is nothing to read.
+        if info.storage is None:  # The tensor has no data to read.
             return Wanted(one.row, (0,), 1, 0, False, boxes)
         place = self.core.storage(info.storage).offset
         count = torch.Size(info.shape).numel()
@@ -104,7 +105,7 @@ class Together:
         )
 
     def agree(self):
-        """Fails unless all processes have the same schedule."""
+        """Raises unless all processes have the same schedule."""
         said = repr((self._named, self._tensors, [
             (info.dtype, info.shape, info.storage is None)
             for info in self._infos
@@ -120,7 +121,8 @@ class Together:
                 )
 
     def _tell_all(self, message):
-        """Sends bytes, as many as the others send; gives those of all ranks."""
+        """Sends a message of equal length from every rank; returns all ranks'
+        messages."""
         mine = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         every = torch.empty(
             self._world * len(message), dtype=torch.uint8, device=self._wire
@@ -133,9 +135,10 @@ class Together:
                 for at in range(0, len(said), len(message))]
 
     def run(self):
-        """Reads and exchanges; gives the tensors by name."""
+        """Reads and exchanges; returns the tensors by name."""
         mine = [self._in_order(ranks[self._rank]) for ranks in self._rounds]
-        # Every rank needs as much, so that the memories of all are alike.
+        # Use the maximum over all ranks, so that their memories have equal
+        # sizes.
         room = max(
             (sum(one.nbytes for one in pieces)
              for ranks in self._rounds for pieces in ranks), default=0,
@@ -157,8 +160,9 @@ class Together:
                     ahead = reader.submit(self._read, mine[0], buffers[0])
                 self._await(ahead)
                 if host is not None:
-                    # All have read for this round, and copied what was read
-                    # for the last one, whose memory is used next.
+                    # Wait until all ranks have read for this round and have
+                    # copied the data of the previous round, whose memory is
+                    # reused next.
                     self._tell_all(b"1")
                 if number + 1 < len(mine):
                     ahead = reader.submit(
@@ -177,8 +181,8 @@ class Together:
 
     @staticmethod
     def _in_order(pieces):
-        """The pieces in the order of a round's memory: first the pieces that go
-        to all ranks."""
+        """Sorts the pieces as in a round's memory: first the pieces that all
+        ranks want."""
         return sorted(pieces, key=lambda one: not one.for_all)
 
     @staticmethod
@@ -187,7 +191,7 @@ class Together:
                 for pieces in ranks]
 
     def _read(self, pieces, memory):
-        """Reads pieces one behind the other; gives statistics."""
+        """Reads pieces back to back into memory; returns statistics."""
         requests, at = [], memory.data_ptr()
         for one in pieces:
             tensor = self._tensors[one.tensor]
@@ -207,9 +211,10 @@ class Together:
         return _haulway.load_tensors(self.core, requests, engine, None)[1]
 
     def _copy(self, memories, ranks, memory):
-        """Copies what this process wants of the memories of all ranks.
+        """Copies the parts that this process wants from the memories of all
+        ranks.
 
-        memory: the part of this process's own that the round was read into.
+        memory: the part of this process's memory that holds the round.
         """
         begin = memory.data_ptr() - memories[self._rank].data_ptr()
         for sender, pieces in enumerate(ranks):
@@ -263,7 +268,8 @@ class Together:
                         self.stats["received_bytes"] += nbytes
 
     def _blocks(self, ranks):
-        """[sender][receiver]: (piece, the box of it that is sent, bytes)."""
+        """Returns [sender][receiver]: (piece, the box of it that is sent,
+        bytes)."""
         blocks = [[[] for _ in range(self._world)] for _ in range(self._world)]
         for sender, pieces in enumerate(ranks):
             for piece in pieces:
@@ -279,7 +285,8 @@ class Together:
         return blocks
 
     def _scatter(self, ranks, blocks, memory):
-        """Begins to send parts; returns the memory that is filled, and the Work."""
+        """Starts sending parts; returns the memory to be filled, and the Work.
+        """
         places, at = {}, 0
         for one in self._in_order(ranks[self._rank]):
             places[one] = self._shaped(
@@ -321,7 +328,8 @@ class Together:
                 at += one.nbytes
 
     def _shaped(self, number, data, box):
-        """Bytes as the elements of a box, the bytes of each last."""
+        """Views bytes as the elements of a box; the last dimension is an
+        element's bytes."""
         return data.reshape(*box.extent, self._tensors[number].item_bytes)
 
     def _put(self, number, box, data):

@@ -1,14 +1,14 @@
-"""Knowing that another process of a group has failed, or is gone."""
+"""Detects that another process of a group has failed or has died."""
 
-# How: a thread of each process writes to the group's store that it is alive,
-# looks there for what any of them says has gone wrong, and whether the next
-# process still writes. So a process that waits in a collective learns within
-# seconds why it would wait forever. Everything a process says there is under
-# a name that no earlier load of the group has used. The end of a process on the
-# same host is seen at once, by a descriptor of the process.
+# How: in each process a thread writes to the group's store that the process is
+# alive, reads failures that any process has reported there, and checks that the
+# next rank is still writing. So a process that waits in a collective learns
+# within seconds that it would wait forever. All keys have a prefix that no
+# earlier load of the group used. The end of a process on the same host is seen
+# at once, through its pidfd.
 #
-# A collective that does not end is left behind: the group cannot be used any
-# more after a failure, which is so for torch's own collectives too.
+# A collective that does not end is abandoned: the group cannot be used after a
+# failure, as with torch's own collectives.
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ import torch.distributed as dist
 
 from .._errors import Error, TimedOutError, UnavailableError, make_error
 
-# Between two looks.
+# Seconds between checks.
 _PAUSE_SECONDS = 0.5
-# After which a process that wrote nothing is taken to be gone: of the 20 seconds
-# in which a load ends, the rest is for telling the others on a busy machine.
+# Seconds without a write after which a process counts as dead. A failing load
+# ends within 20 seconds; the rest is for telling the others on a busy machine.
 _GONE_SECONDS = 12
 
-_numbers = {}  # How many loads each group has begun.
+_numbers = {}  # Number of loads started, by group.
 
 
 def _store():
@@ -37,9 +37,9 @@ def _store():
 
 
 class Watch:
-    """A context manager around what the processes of a group do together.
+    """A context manager around a collective operation of a group.
 
-    name: of the group, the same in all of them.
+    name: the group's name, the same in all processes.
     rank, world: in the group.
     timeout: seconds until it fails with TimedOutError, or None.
     """
@@ -77,10 +77,11 @@ class Watch:
             try:
                 self._say_alive("done")
             except Exception:
-                pass  # The others are done too, and the store with them.
+                pass  # The other ranks have finished, and the store is gone.
 
     def check(self):
-        """Raises what another process said, or that time is over."""
+        """Raises the failure that another process reported, or TimedOutError.
+        """
         if self._failure is not None:
             raise self._failure
         if self._end is not None and time.monotonic() > self._end:
@@ -99,7 +100,7 @@ class Watch:
         try:
             work.wait()
         except RuntimeError as error:
-            # A process that failed says why, if it has time to.
+            # A failing process reports the reason if it has time to.
             self._stopped.wait(2 * _PAUSE_SECONDS)
             self.check()
             raise UnavailableError(
@@ -162,7 +163,7 @@ class Watch:
             if not self._store.check([f"{self._base}/failed"]):
                 self._store.set(f"{self._base}/failed", json.dumps(what))
         except Exception:
-            pass  # Then the others hear nothing more from this one.
+            pass  # The others hear nothing more from this process.
 
 
 def _error_of(told):
@@ -174,7 +175,7 @@ def _error_of(told):
 
 
 class _Process:
-    """Another process, if it runs on this host.
+    """Watches another process, if it is on this host.
 
     describe: returns its _own_process(), or b"" as long as that is unknown.
     """
@@ -189,7 +190,7 @@ class _Process:
             os.close(self._descriptor)
 
     def has_ended(self):
-        """Whether it has; False if that cannot be seen from here."""
+        """Returns whether the process has ended; False if that is unknown."""
         if not self._is_known:
             said = self._describe()
             self._is_known = bool(said)
@@ -200,7 +201,7 @@ class _Process:
         return bool(select.select([self._descriptor], [], [], 0)[0])
 
     def _open(self, said):
-        """Opens it, or gives True if it has ended before."""
+        """Opens a pidfd; returns whether the process has already ended."""
         place, pid, start = said
         if place is None or place != place_of_processes() or pid == os.getpid():
             return False
@@ -210,16 +211,17 @@ class _Process:
         except (ProcessLookupError, FileNotFoundError):
             return True
         except OSError:
-            return False  # A kernel without such descriptors.
+            return False  # The kernel has no pidfds.
 
 
 def _own_process():
-    """This process as JSON: where it runs, its id there, and its start."""
+    """Describes this process as JSON: its place, its id and its start time."""
     return json.dumps([place_of_processes(), os.getpid(), _start_of(os.getpid())])
 
 
 def place_of_processes():
-    """A text that is equal in processes that can see each other; None: unknown."""
+    """Returns a text that is equal in processes that can see each other; None
+    if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -228,6 +230,6 @@ def place_of_processes():
 
 
 def _start_of(pid):
-    """When a process began: an id may be used again."""
+    """Returns the start time of a process, since ids are reused."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])

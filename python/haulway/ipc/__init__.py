@@ -67,7 +67,7 @@ __all__ = [
     "serve_program",
 ]
 
-# They need torch, which is not imported before one is used.
+# These need torch, which is imported when one of them is first used.
 _OF_LOADER = ("DataLoader", "StatefulDataLoader", "install", "uninstall")
 
 

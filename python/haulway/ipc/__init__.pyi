@@ -147,7 +147,7 @@ class SharedMemoryRingBuffer(_Arena):
 
 # Workers
 
-# Options of iterate_in_subprocess() that other calls pass on.
+# Options of iterate_in_subprocess() that other calls pass through.
 @type_check_only
 class _WorkerOptions(TypedDict, total=False):
     buffer_size: int

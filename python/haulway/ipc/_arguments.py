@@ -1,7 +1,8 @@
-"""Arguments of haulway.ipc, checked: a message has name, value and expectation.
+"""Checks arguments of haulway.ipc: a message has name, value and expectation.
 
 A wrong type raises ArgumentTypeError, a TypeError; a wrong value raises
-InvalidArgumentError, a ValueError. Nothing is started before all are checked.
+InvalidArgumentError, a ValueError. All arguments are checked before anything is
+started.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from .._describing import shown
 from .._errors import ArgumentTypeError, InvalidArgumentError
 
-# The largest number that the library takes.
+# The largest number that the library accepts.
 MOST = (1 << 63) - 1
 
 
@@ -39,7 +40,7 @@ def flag(name, value):
 
 
 def words(name, value, expected):
-    """Texts and paths as a list."""
+    """Checks texts and paths; returns a list."""
     text = (str, bytes, os.PathLike)
     if isinstance(value, text) or value == []:
         raise wrong_value(name, value, expected)
@@ -50,7 +51,7 @@ def words(name, value, expected):
 
 
 def environment(name, value):
-    """Variables by name, or None."""
+    """Checks environment variables by name, or None."""
     if value is None:
         return None
     if not isinstance(value, Mapping) or not all(
@@ -88,7 +89,7 @@ def _real(name, value, expected):
 
 
 def seconds(name, value):
-    """A time limit above 0; None means no limit."""
+    """Checks a time limit above 0; None means no limit."""
     if value is None:
         return math.inf
     if not _real(name, value, "seconds, or None for no limit") > 0:
@@ -97,7 +98,7 @@ def seconds(name, value):
 
 
 def patience(name, value):
-    """A time limit from 0 on."""
+    """Checks a time limit of at least 0."""
     if not _real(name, value, "seconds") >= 0:
         raise wrong_value(name, value, "at least 0 seconds")
     return value
@@ -110,7 +111,7 @@ def function(name, value):
 
 
 def functions(name, value):
-    """Functions as a list; one alone, or None for none."""
+    """Checks functions and returns a list; accepts a single one, or None."""
     if value is None:
         return []
     if callable(value):
@@ -122,7 +123,8 @@ def functions(name, value):
 
 
 def context(name, value):
-    """A context of multiprocessing; its start method, or None."""
+    """Returns a multiprocessing context for a context, its start method, or
+    None."""
     if value is None or isinstance(value, str):
         try:
             return multiprocessing.get_context(value)
@@ -137,7 +139,7 @@ def context(name, value):
 
 
 def one_arena(buffer, arena):
-    """(name, value) of an arena that two arguments can give."""
+    """Returns (name, value) of the arena; two arguments can give it."""
     if buffer is not None and arena is not None and buffer is not arena:
         raise InvalidArgumentError(
             "buffer and arena are the same argument: give one",
