@@ -287,8 +287,7 @@ class PyTorchFileWriter:
 
 
 def _writer_of(function):
-    """Returns the write() of a file object, or a function called as torch does.
-    """
+    """Returns a write() that calls `function` with a capsule, as torch does."""
     if not callable(function):
         raise TypeError(
             f"writer_func is {type(function).__name__}: expected a function"

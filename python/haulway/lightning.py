@@ -27,7 +27,7 @@ __all__ = ["HaulwayCheckpointIO"]
 
 _log = logging.getLogger("haulway")
 _PREFIX = "haulway://"
-# The modules that have a CheckpointIO: both may be there.
+# Modules that define a CheckpointIO; both may be installed.
 _HOMES = ("lightning.fabric.plugins.io.checkpoint_io",
           "lightning_fabric.plugins.io.checkpoint_io")
 
@@ -160,7 +160,7 @@ class HaulwayCheckpointIO:
 
 
 def _bases():
-    """The classes that stand for a CheckpointIO: those of what the program has
+    """Returns the CheckpointIO classes of the modules that the program has
     imported, else of the first that is installed."""
     found = [name for name in _HOMES if name in sys.modules]
     for name in [] if found else _HOMES:

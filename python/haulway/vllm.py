@@ -15,7 +15,7 @@ from ._host import import_host
 __all__ = ["register"]
 
 _TAKE_OVER = "HAULWAY_VLLM_TAKE_OVER"
-_registered = []  # The function of vLLM's that was called, one at most.
+_registered = []  # vLLM's registration function that was called; at most one.
 
 
 def register():

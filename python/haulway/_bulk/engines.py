@@ -106,8 +106,8 @@ class FutureEngine:
 
 
 def _killed(error):
-    """Returns the WorkerKilled for an engine's error, whose text may be long.
-    """
+    """Returns the WorkerKilled for an engine's error, whose text may be
+    long."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return WorkerKilled(f"worker process died: {(lines or ['?'])[0]}")
 

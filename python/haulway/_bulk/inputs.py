@@ -170,8 +170,8 @@ def _none_in(what):
 
 
 def _fixed(pattern):
-    """Returns the folder of a glob before its first wild card, with the slash.
-    """
+    """Returns the folder of a glob before its first wild card, with the
+    slash."""
     fixed = pattern[: min(pattern.index(c) for c in _WILD if c in pattern)]
     return fixed[: fixed.rfind("/") + 1]
 
@@ -302,8 +302,8 @@ def _matching(pattern, remote):
 
 
 def shards_of(index):
-    """Returns the shard names in an index given as JSON; none for other JSON.
-    """
+    """Returns the shard names in an index given as JSON; none for other
+    JSON."""
     weights = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weights, dict):
         return set()

@@ -76,8 +76,8 @@ class BulkReport:
 
 
 def result_of(record):
-    """Returns the result of an input: its record without the journal's fields.
-    """
+    """Returns the result of an input: its record without the journal's
+    fields."""
     return {
         "input": record["input"], **(record["result"] or {}),
         "error": record["error"],

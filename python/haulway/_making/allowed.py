@@ -1,5 +1,5 @@
-"""Classes and functions that pickles may name because the caller allowed them.
-"""
+"""Classes and functions that pickles may name because the caller allowed
+them."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ class JaxMaker(NumpyMaker):
         return dict(zip(rows, memories))
 
     def tensor(self, storage, info):
-        """Returns a jax.Array over the memory. JAX needs a copy for views that
-        are not aligned to 64 bytes or have gaps, and for bytes of the caller's.
-        """
+        """Returns a jax.Array over the memory. JAX needs a copy for views
+        that are not aligned to 64 bytes or have gaps, and for bytes of the
+        caller's."""
         dtype = self._dtype(info)
         if (info.conjugate or info.negative or storage.readonly
                 or not _is_dense(info)):

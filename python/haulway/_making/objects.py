@@ -266,8 +266,8 @@ def _no_array(info, error):
 
 
 def make_array(info, memory):
-    """Returns a NumPy array over memory that holds the tensor's whole storage.
-    """
+    """Returns a NumPy array over memory that holds the tensor's whole
+    storage."""
     import numpy
 
     from .dtypes import byte_strides, numpy_dtype

@@ -2,9 +2,10 @@
 
 # How: opening reads the index. A tensor is read on access: directly if its
 # bytes need no processing, else by the engine. The checkpoint keeps its path
-# and options, so that it can be reopened in another process. Sending the
-# tensors or the file descriptor instead was left out: a worker needs only a few
-# of the tensors, and a descriptor does not survive in a stored pickle.
+# and its reading options, so that another process can reopen it and read in the
+# same way. Sending the tensors or the file descriptor instead was left out: a
+# worker needs only a few of the tensors, and a descriptor does not survive in a
+# stored pickle.
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class FileRanges:
 
 
 class FsspecRanges:
-    """Reads a file of an fsspec file system, which fetches many ranges at once.
-    """
+    """Reads a file of an fsspec file system, which fetches many ranges at
+    once."""
 
     parallel = _PARALLEL
 

@@ -1,5 +1,4 @@
-"""Opens paths, bytes, file objects and lists of them as sources of the library.
-"""
+"""Opens paths, bytes, file objects and lists of them as sources."""
 
 import contextlib
 import io
@@ -23,8 +22,7 @@ def is_path(file):
 
 
 def path_of(path, what="path"):
-    """Returns the text of a path or URL; ArgumentTypeError for any other
-    object."""
+    """Returns the text of a path or URL; raises for any other object."""
     try:
         return os.fsdecode(os.fspath(path))
     except TypeError as error:
@@ -35,8 +33,7 @@ def path_of(path, what="path"):
 
 
 def path_to_write(path, what="path"):
-    """Returns path_of() for a file to create; raises if the path has a NUL
-    byte."""
+    """Returns path_of() for a new file; raises if it has a NUL byte."""
     found = path_of(path, what)
     if "\0" in found:
         raise InvalidArgumentError(
@@ -47,8 +44,7 @@ def path_to_write(path, what="path"):
 
 @contextlib.contextmanager
 def naming(argument, errors=ArgumentTypeError):
-    """Returns a `with` block in which errors of these types get the argument's
-    name as a prefix."""
+    """Returns a `with` block that adds the argument's name to such errors."""
     try:
         yield
     except errors as error:
@@ -58,8 +54,7 @@ def naming(argument, errors=ArgumentTypeError):
 
 
 def are_files(file):
-    """Returns whether `file` is a path of the file system, or a list of such
-    paths."""
+    """Returns whether `file` is a local path or a list of local paths."""
     if isinstance(file, (list, tuple)):
         return all(map(are_files, file))
     if not is_path(file):
@@ -70,8 +65,8 @@ def are_files(file):
 
 def lasting(file):
     """Returns a name for the same file that stays valid if this process changes
-    its current folder: relative paths become absolute, other paths and URLs are
-    unchanged. For an object without a name, returns its type."""
+    its folder: relative paths become absolute. For an unnamed object, returns
+    its type."""
     if isinstance(file, (list, tuple)):
         return list(map(lasting, file))
     if not is_path(file):
@@ -79,8 +74,7 @@ def lasting(file):
     path = path_of(file)
     if path.startswith("/") or path == "-" or not are_files(path):
         return path
-    # The current folder may have been removed.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # The folder may have been removed.
         path = os.path.join(os.getcwd(), path)
     return path
 
@@ -90,10 +84,10 @@ _OWN = ("/dev/fd/", "/dev/stdin", "/proc/self/", "/proc/thread-self/")
 
 
 def check_for_others(file, what):
-    """Raises ArgumentTypeError unless another process can open the same file.
+    """Raises ArgumentTypeError unless another process can open the file.
 
-    file: from lasting(). what: the object to pickle, for messages: "a
-    Checkpoint".
+    file: from lasting().
+    what: the object to pickle, for messages: "a Checkpoint".
     """
     for one in file if isinstance(file, list) else [file]:
         if isinstance(one, str) and one != "-" and not one.startswith(_OWN):
@@ -221,8 +215,7 @@ def _open_path(path, mapped, shared, remote=None):
 
 
 def name_of(file):
-    """Returns the name of a file object for messages; pipes have a number as
-    name."""
+    """Returns a file object's name for messages; pipes have a number."""
     name = getattr(file, "name", None)
     if isinstance(name, int):
         return f"file descriptor {name}"
@@ -248,8 +241,7 @@ def _descriptor_source(file, mapped, shared):
         source = _open_path(f"/proc/self/fd/{descriptor}", mapped, shared)
     except (OSError, ValueError):
         if mapped and shared:
-            # Any other way to read would lose later writes to the mapping.
-            raise
+            raise  # Reading would lose later writes to the mapping.
         return None
     if position == 0:
         return source

@@ -83,8 +83,8 @@ _REFUSALS = (
 
 
 def refused(error, what):
-    """Returns the Error for an exception that torch raised for parts of a file.
-    """
+    """Returns the Error for an exception that torch raised for parts of a
+    file."""
     if isinstance(error, Error):
         return error
     words = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -103,8 +103,8 @@ def allowed_globals():
 
 
 def flipped(tensor, *, conj, neg):
-    """Returns the tensor with the bits set that say how to read its elements.
-    """
+    """Returns the tensor with the bits set that say how to read its
+    elements."""
     set_metadata = getattr(torch._utils, "set_tensor_metadata", None)
     if set_metadata is not None:
         flags = {"conj": conj, "neg": neg}

@@ -53,8 +53,8 @@ def share(nbytes, rank, exchange):
 
 
 def _make(nbytes):
-    """Returns a descriptor of a new file in memory; None if that is impossible.
-    """
+    """Returns a descriptor of a new file in memory; None if that is
+    impossible."""
     try:
         descriptor = os.memfd_create("haulway-together", os.MFD_CLOEXEC)
     except OSError:

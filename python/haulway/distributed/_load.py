@@ -1,5 +1,5 @@
-"""haulway.distributed.load: loads one checkpoint in all processes of a group.
-"""
+"""haulway.distributed.load: loads one checkpoint in all processes of a
+group."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ def schedule(tensors, world, memory_budget):
 
 
 def _stretches(pieces, world):
-    """Divides the pieces among ranks, in order, into parts of about equal size.
-    """
+    """Divides the pieces among ranks, in order, into parts of about equal
+    size."""
     total = sum(one.nbytes for one in pieces)
     ranks = [[] for _ in range(world)]
     before = 0

@@ -285,8 +285,8 @@ class Together:
         return blocks
 
     def _scatter(self, ranks, blocks, memory):
-        """Starts sending parts; returns the memory to be filled, and the Work.
-        """
+        """Starts sending parts; returns the memory to be filled, and the
+        Work."""
         places, at = {}, 0
         for one in self._in_order(ranks[self._rank]):
             places[one] = self._shaped(

@@ -80,8 +80,8 @@ class Watch:
                 pass  # The other ranks have finished, and the store is gone.
 
     def check(self):
-        """Raises the failure that another process reported, or TimedOutError.
-        """
+        """Raises the failure that another process reported, or
+        TimedOutError."""
         if self._failure is not None:
             raise self._failure
         if self._end is not None and time.monotonic() > self._end:

@@ -1,15 +1,15 @@
-"""The arenas of Haulway: three ways to use one engine."""
+"""Haulway's arenas: three kinds over one engine."""
 
-# How: an arena here is a native one of the library and the way in which it is
-# shared: by descriptor, through multiprocessing's own reduction, so that a
-# forked, spawned or handed-over process maps the same memory without a name in
-# any folder. The three kinds differ in how units get their room; writers and
-# readers are the same small classes over native ones, shaped as SPDL's
-# protocol has them.
+# How: an arena is a native arena of the library plus the way to share it: by
+# descriptor, through multiprocessing's own reduction. A forked, spawned or
+# separately started process then maps the same memory, which has no name in any
+# folder. The three kinds differ in how units get their room. Writers and
+# readers are the same small classes over native ones, shaped like SPDL's
+# protocol.
 #
-# Classes of multiprocessing.shared_memory were left out: they have names that
-# outlive a killed program, and a tracker that ends what another process still
-# uses. Numbers that are asked for again and again come from one call, stats().
+# Classes of multiprocessing.shared_memory were left out: their names outlive a
+# killed program, and a tracker removes memory that another process still uses.
+# Figures that are polled come from one call, stats().
 
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Writer:
 
     def commit_unit(self):
         if not self._writes and self._native.in_unit:
-            self._native.abort()  # Nothing to hand over.
+            self._native.abort()  # Nothing was written.
             return 0
         span, slot, generation = self._native.commit()
         self._writes = 0
@@ -105,7 +105,7 @@ class _Reader:
         self._claim = None
 
     def select_unit(self, slot, generation):
-        """Reads this unit next, not the next in order."""
+        """Makes the next read use this unit, not the next one in order."""
         if generation:
             self._claim = self._native.claim(slot, generation)
 
@@ -123,17 +123,17 @@ class _Reader:
     def end_unit(self, span, pinned):
         claim, self._claim = self._claim, None
         if claim is None and span:
-            claim = self._native.claim_next()  # Unread.
+            claim = self._native.claim_next()  # The unit was not read.
         if claim is None or not self.zero_copy:
             return
         for anchor in pinned:
             if not isinstance(anchor, (_haulway.Anchor, memoryview)):
-                # It may not be a view of ours.
+                # The object may not be a view of this arena.
                 weakref.finalize(anchor, id, claim).atexit = False
 
 
 class _Arena:
-    """What the arenas have in common."""
+    """The common base of the arenas."""
 
     _zero_copy = True
     _copies = False
@@ -169,7 +169,7 @@ class _Arena:
         return self._native
 
     def _take(self):
-        """Makes it belong to an iteration, which closes it."""
+        """Assigns the arena to an iteration, which will close it."""
         self._open()
         if self._is_taken:
             raise InvalidArgumentError(
@@ -179,20 +179,20 @@ class _Arena:
         self._is_taken = True
 
     def open_writer(self):
-        """The producer's end."""
+        """Opens the producer's end."""
         return _Writer(self._open().open_writer(), self.acquire_timeout)
 
     def open_reader(self):
-        """The consumer's end."""
+        """Opens the consumer's end."""
         return _Reader(self._open().open_reader(), self._zero_copy,
                        self._read_only, self._bytes_as_views)
 
     def close(self):
-        """Lets go of the memory in this process; views of it stay valid."""
+        """Releases the memory in this process; views of it stay valid."""
         self._native = None
 
     def unlink(self):
-        """Does nothing: the memory has no name to be taken away."""
+        """Does nothing: the memory has no name to remove."""
 
     def shutdown_arena(self):
         """Makes every wait for room fail, now and later."""
@@ -200,10 +200,9 @@ class _Arena:
             self._native.shutdown()
 
     def stats(self):
-        """Returns how full it is and how it went so far, a dict: `bytes`,
-        `used` and `high_water`, in bytes, `units`, `waits`, `fallbacks`,
-        `overflows`, `committed_bytes` and `released_bytes`.
-        """
+        """Returns a dict of fill levels and counters: `bytes`, `used` and
+        `high_water`, in bytes, `units`, `waits`, `fallbacks`, `overflows`,
+        `committed_bytes` and `released_bytes`."""
         return self._open().stats()
 
     def _size_text(self):
@@ -220,13 +219,13 @@ class _Arena:
 
     @property
     def closed(self):
-        """Whether close() was called."""
+        """Returns whether close() was called."""
         return self._native is None
 
     @property
     def name(self):
-        """Where processes of this user find the memory, which has no name of
-        its own, as long as this process has it open."""
+        """The path at which processes of this user find the memory while this
+        process has it open; the memory has no name of its own."""
         return f"/proc/{os.getpid()}/fd/{self._open().fd}"
 
 
@@ -378,9 +377,9 @@ class SharedMemoryRingBuffer(_Arena):
 
 
 class PlainTransport(_Arena):
-    """Carries items without an arena: they arrive as private copies.
+    """Transports items without an arena: they arrive as private copies.
 
-    Memory is taken as it is used: as much as the items in flight.
+    Memory use grows with the items in flight.
     """
 
     _zero_copy = False
@@ -388,6 +387,6 @@ class PlainTransport(_Arena):
 
     def __init__(self, consumers=1):
         self.max_bytes = 1 << 28
-        # Copied out, so that memory of its own would not help a large item.
+        # Items are copied out, so separate memory would not help a large item.
         self._create(_VARIABLE, max_bytes=self.max_bytes, acquire_timeout=60.0,
                      bytes_as="bytes", consumers=consumers, overflow_bytes=0)

@@ -45,7 +45,8 @@ class BroadcastConsumer:
         self._timeout = timeout
         self._receiver = None
         self._epoch = 0
-        self._asked = False  # For a pass that nobody iterates over yet.
+        # A pass was requested that nobody iterates over yet.
+        self._asked = False
         self._closed = False
         self._lock = threading.Lock()
         weakref.finalize(self, os.close, worker).atexit = False
@@ -79,7 +80,7 @@ class BroadcastConsumer:
                 if type(item) is not _haulway.Signal:
                     held = [item]
                     item = None
-                    yield held.pop()  # Only who iterates keeps it alive.
+                    yield held.pop()  # Only the caller holds the item.
                 elif item.kind == FAILED:
                     whole = True
                     self.close()
@@ -88,7 +89,8 @@ class BroadcastConsumer:
                     whole = True
                     return
         finally:
-            # Others must not wait for one that does not listen any more.
+            # The other consumers must not wait for one that has stopped
+            # listening.
             if not whole and not self._closed and self._epoch == epoch:
                 self._epoch = self._receiver.start_pass()
                 self._asked = True

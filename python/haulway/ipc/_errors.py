@@ -1,4 +1,4 @@
-"""What can go wrong between two processes."""
+"""Exceptions of communication between two processes."""
 
 from .._errors import Error
 

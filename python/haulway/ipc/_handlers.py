@@ -1,20 +1,19 @@
-"""How objects become bytes in an arena, and back.
+"""Converts objects to bytes in an arena and back.
 
-NumPy and torch are looked for among the modules that are loaded, never
-imported on behalf of somebody else's object.
+NumPy and torch are looked up among the imported modules, and never imported
+because of an object.
 """
 
-# How: a handler says of an object whether it has a block of bytes worth
-# placing in the arena, gives that block, and makes the object again over the
-# bytes where they lie. Everything else of an item is pickled around the
-# blocks, by pickle's protocol 5 with its out-of-band buffers, or written
-# without a pickle at all (_items.py). What subclasses and views need to be the
-# same again is kept beside the block.
+# How: a handler tells whether an object has a block of bytes worth placing in
+# the arena, returns the block, and rebuilds the object over the bytes where
+# they are. The rest of an item is pickled around the blocks, by pickle's
+# protocol 5 with its out-of-band buffers, or written without a pickle
+# (_items.py). What is needed to restore subclasses and views exactly is stored
+# with the block.
 #
 # Patching the reductions of torch and NumPy, as torch.multiprocessing does,
-# would change them for the whole program; here they hold for one pickler.
-# Small blocks are left in the pickle: a part of its own costs more than the
-# copy.
+# would change them for the whole program; here they apply to one pickler. Small
+# blocks stay in the pickle: a separate part costs more than the copy.
 
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ THRESHOLD = 4096
 """Smaller buffers go with the rest of the item."""
 
 _user_handlers = []
-# Counts registrations, so that encoders notice them.
+# Counts registrations, so that encoders notice new handlers.
 _generation = [0]
 _restoring = threading.local()
 
 
 class _Named:
-    """A handler that shows its class and nothing else."""
+    """A handler whose repr() shows only its class."""
 
     def __repr__(self):
         return described(self)
@@ -193,7 +192,8 @@ class TorchHandler(_Named):
 
 
 def _is_dense(tensor):
-    """Whether the elements fill their memory, in whatever order."""
+    """Returns whether the elements fill their memory, in any dimension
+    order."""
     expected = 1
     for size, stride in sorted(
         zip(tensor.shape, tensor.stride()), key=lambda pair: pair[::-1]
@@ -226,7 +226,8 @@ def register_handler(handler):
 
 
 class _Handlers(list):
-    """Handlers for a worker; handlers that cannot be pickled stay here."""
+    """The handlers for a worker; pickling leaves out those that cannot be
+    pickled."""
 
     def __reduce__(self):
         return list, (list(filter(_can_be_pickled, self)),)
@@ -245,15 +246,15 @@ def user_handlers():
 
 
 def default_handlers():
-    """All handlers, in the order in which they are asked."""
+    """Returns all handlers in the order in which they are tried."""
     return _user_handlers + _BUILT_IN
 
 
 _BUILT_IN = [BytesHandler(), NumpyHandler(), TorchHandler()]
 
 
-# What a pickler calls for an object of a type, and what restores it. The
-# restoring functions are named in pickles and so must keep their names.
+# Functions that a pickler calls for a type, and functions that restore objects.
+# Pickles contain the names of the latter, so these must not change.
 
 
 def _restore_leaf(kind, meta, buf):
@@ -303,7 +304,7 @@ def _restore_array(typecode, buf):
 
 
 def _reduce_array(items):
-    # array.array(typecode, view) would take each byte of a view for an item.
+    # array.array(typecode, view) would read each byte of a view as an item.
     if not items:
         return NotImplemented
     return _restore_array, (items.typecode, PickleBuffer(flat_view(
@@ -312,7 +313,7 @@ def _reduce_array(items):
 
 
 def _dtype_token(dtype):
-    """Something short that NumPy makes the same dtype of."""
+    """Returns a short value from which NumPy makes the same dtype."""
     if dtype.kind in "biufcSUmM" and dtype.metadata is None:
         return dtype.str
     return dtype
@@ -336,7 +337,7 @@ def _reduce_ndarray(items):
     else:
         return NotImplemented
     try:
-        # NumPy does not export dates.
+        # NumPy does not export buffers of dates.
         exported = items.view("i8") if dtype.kind in "mM" else items
         buf = PickleBuffer(exported)
         buf.raw().release()
@@ -346,12 +347,12 @@ def _reduce_ndarray(items):
 
 
 class _Storage:
-    """The memory under one or more tensors; pickled once for an item."""
+    """The memory under one or more tensors; pickled once per item."""
 
     __slots__ = ("address", "nbytes", "owner", "__weakref__")
 
 
-# Alive as long as a pickler remembers them.
+# Alive while a pickler's memo holds them.
 _storages = weakref.WeakValueDictionary()
 
 
@@ -392,7 +393,7 @@ def _restore_flipped(tensor, flips):
     return tensor
 
 
-# A tensor that is less than this part of a large storage goes alone.
+# A tensor that uses less than 1/8 of a large storage is sent without the rest.
 _LEAST_PART = 8
 _LARGE_STORAGE = 1 << 20
 
@@ -437,7 +438,7 @@ def _reduce_tensor(tensor):
     ):
         return NotImplemented
     if tensor.is_quantized or tensor.is_nested:
-        # As pickle does: torch.multiprocessing forgets the quantizer.
+        # As pickle does; torch.multiprocessing loses the quantizer.
         return tensor.__reduce_ex__(5)
     if tensor.is_conj() or tensor.is_neg():
         flips = []
@@ -495,7 +496,8 @@ def _built_in_hook(cls):
 
 
 def hook_for(cls):
-    """The function that reduces objects of exactly this type, or None."""
+    """Returns the function that reduces objects of exactly this type, or
+    None."""
     built_in = _built_in_hook(cls)
     candidates = [
         handler

@@ -1,6 +1,6 @@
-"""Items without a pickle: tensors and plain values, as bytes and back.
+"""Writes items of tensors and plain values without a pickle, and reads them.
 
-docs/arena.md has the layout, haulway/items.h its other side.
+docs/arena.md describes the layout; haulway/items.h is the C++ side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF_NUMPY, _OF_TORCH, _READ_ONLY, _REQUIRES_GRAD = 1, 2, 4, 8
 _PART_BYTES, _PART_BYTEARRAY = 2, 4
 _DEEPEST = 100
 
-# Haulway's names of dtypes, by NumPy's and torch's.
+# From dtype names of NumPy and torch to Haulway's.
 _NAMES = {
     row.torch_name: row.name for row in TABLE.values()
     if row.in_numpy or row.kind == "complex"
@@ -27,7 +27,7 @@ _NAMES = {
 
 
 class _Dump:
-    """One item on its way into an encoder."""
+    """Writes one item to an encoder."""
 
     def __init__(self, encoder):
         self.encoder = encoder
@@ -141,7 +141,8 @@ def equip_for_items(encoder):
 
 
 def load_tensor(memory, name, flags, offset, shape, strides):
-    """A tensor over the bytes of a part: torch's or NumPy's, as it was."""
+    """Returns a tensor over the bytes of a part: torch's or NumPy's, as it was
+    sent."""
     view = memoryview(memory)[offset:]
     is_numpy = flags & _OF_NUMPY or TABLE[name].in_numpy == "itself"
     if flags & _OF_TORCH or not is_numpy:

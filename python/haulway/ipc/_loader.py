@@ -1,4 +1,4 @@
-"""The DataLoader whose batches come through shared memory."""
+"""The DataLoader whose batches are passed through shared memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ._loader_iterator import ArenaIterator, PlacedIterator, position_of
 
 _T_co = TypeVar("_T_co", covariant=True)
 
-# The class that install() puts in torch's place, while it does.
+# The class with which install() replaces torch's; empty if not installed.
 _installed = []
 
 
 class _Kind(type(_TorchLoader)):
-    """Makes `isinstance(x, DataLoader)` hold for torch's own loaders too,
-    while the class stands in torch's place: programs ask by that name."""
+    """Makes `isinstance(x, DataLoader)` true for torch's own loaders while this
+    class replaces torch's: programs test against the replaced name."""
 
     def __instancecheck__(cls, instance):
         return super().__instancecheck__(instance) or (
@@ -72,8 +72,8 @@ class DataLoader(_TorchLoader[_T_co], metaclass=_Kind):
 
 
 def _signature():
-    """torch's signature, and what this class adds, for programs that build a
-    loader anew from the attributes of another."""
+    """Returns torch's signature plus this class's arguments, for programs that
+    rebuild a loader from the attributes of another."""
     theirs = inspect.signature(_TorchLoader.__init__)
     added = inspect.signature(DataLoader.__init__).parameters["max_shared_bytes"]
     return theirs.replace(parameters=[*theirs.parameters.values(), added])
@@ -84,7 +84,7 @@ DataLoader.__module__ = "haulway.ipc"
 
 
 def _iterator_of(loader, otherwise):
-    # Which workers are threads of this process, in releases that have such.
+    # Some torch releases can run workers as threads of this process.
     method = getattr(loader, "worker_method", "multiprocessing")
     if loader.num_workers == 0 or method != "multiprocessing":
         if log := debug_log():

@@ -1,9 +1,9 @@
 """The iterator of a loader with workers."""
 
-# How: what comes when, to whom, with which seeds and random draws, is torch's
-# own iterator and its workers' own loop; only what carries indices and batches
-# is exchanged for a Transport. So nothing of torch's order is told twice, and a
-# new release of torch brings its own.
+# How: torch's own iterator and its workers' own loop decide the order, the
+# assignment to workers, the seeds and the random draws. Only the transport of
+# indices and batches is replaced by a Transport. So torch's order is not
+# implemented twice, and a new release of torch brings its own.
 
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from torch.utils.data.dataloader import (
 
 from ._loader_transport import Transport
 
-# How long to wait for a batch before looking around.
+# Seconds to wait for a batch between checks of the workers.
 _SLICE_S = 0.1
-# How long workers may take to end; torch then makes them.
+# Seconds that workers may take to end before they are killed.
 _PATIENCE_S = 5.0
-# The same when the program ends.
+# The same at exit of the program.
 _LAST_PATIENCE_S = 1.0
 
 
 class _WithContext:
-    """A loader whose processes come from another context."""
+    """Wraps a loader so that its processes come from another context."""
 
     def __init__(self, loader, context):
         self._loader = loader
@@ -43,7 +43,8 @@ class _WithContext:
 
 
 def position_of(loader):
-    """What notes how far the loader comes, or None; see _loader_position.py."""
+    """Returns the Position that records a loader's progress, or None; see
+    _loader_position.py."""
     return getattr(loader, "_position", None)
 
 
@@ -53,7 +54,7 @@ class PlacedIterator(_SingleProcessDataLoaderIter):
     def __init__(self, loader):
         self._position = position_of(loader)
         super().__init__(loader)
-        # Profiles name the step as they do for torch's.
+        # The name of the step in profiles, as with torch's iterator.
         self._profile_name = (
             "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         )
@@ -70,7 +71,7 @@ class PlacedIterator(_SingleProcessDataLoaderIter):
             self._position.finished = True
             raise
         except Exception:
-            self._position.given()  # The next batch is the one after it.
+            self._position.given()  # The position is now after this batch.
             raise
         self._position.given()
         return data
@@ -84,14 +85,15 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
 
     def __init__(self, loader):
         self._owner = os.getpid()
-        self._shutdown = True  # Nothing to shut down if what follows fails.
+        self._shutdown = True  # No workers to end if the following code fails.
         context = loader.multiprocessing_context
         self._transport = Transport(
             torch.multiprocessing if context is None else context,
             loader.num_workers, getattr(loader, "max_shared_bytes", None),
             position_of(loader),
         )
-        # Before multiprocessing waits for its children, without end.
+        # Must run before multiprocessing's exit handler, which joins its
+        # children without a timeout.
         self._at_exit = Finalize(
             None, _end_at_exit, (self._transport, id(self)), exitpriority=10
         )
@@ -101,7 +103,7 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
             self._shutdown_workers()
             raise
         self._transport.started()
-        # Profiles name the step as they do for torch's.
+        # The name of the step in profiles, as with torch's iterator.
         self._profile_name = (
             "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         )
@@ -113,7 +115,7 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
 
     def _try_put_index(self):
         if not self._is_placed:
-            # An epoch begins: its first index has not been asked for.
+            # The first index of an epoch is about to be requested.
             self._is_placed = True
             self._transport.forget_states()
             for _ in range(self._position.next_worker):
@@ -142,10 +144,11 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
         return super()._process_data(data, worker_idx)
 
     def _try_get_data(self, timeout=5.0):
-        """Whether a batch came in time, and the batch.
+        """Returns (whether a batch arrived in time, the batch).
 
-        RuntimeError if a worker has died; on a time-out it names one that is
-        stopped. ArenaFull if the program holds all the memory there may be.
+        Raises RuntimeError if a worker has died, or on a time-out, which names
+        stopped workers; ArenaFull if the program holds all the memory that
+        batches may use.
         """
         if os.getpid() != self._owner:
             raise RuntimeError(
@@ -170,12 +173,12 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
             return False, None
 
     def _shutdown_workers(self):
-        # A copy that fork() made must not end what the original uses.
+        # In a forked copy, the workers belong to the original.
         if os.getpid() != self._owner or self._transport.closed:
             return
         try:
             if not self._shutdown:
-                # Their end is no failure from here on.
+                # From now on, the end of a worker is not a failure.
                 if self._worker_pids_set:
                     _remove_worker_pids(id(self))
                     self._worker_pids_set = False
@@ -183,7 +186,8 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
                 self._transport.dismiss(_PATIENCE_S)
             super()._shutdown_workers()
         finally:
-            # While the interpreter ends torch leaves it to the end.
+            # While the interpreter is finalizing, torch does not shut down; the
+            # exit handler does.
             if self._shutdown:
                 self._close()
 
@@ -193,8 +197,9 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
 
 
 def _end_at_exit(transport, key):
-    """Ends the workers of a program that ends."""
-    with contextlib.suppress(ValueError):  # It was not made to the end.
+    """Ends the workers at exit of the program."""
+    # The iterator was not fully constructed.
+    with contextlib.suppress(ValueError):
         _remove_worker_pids(key)
     transport.dismiss(_LAST_PATIENCE_S)
     transport.close()

@@ -1,10 +1,10 @@
-"""A loader that says how far it has come, and goes on from there."""
+"""A loader that reports its position and can resume from one."""
 
-# How: a position is what the program was given, not what workers have read
-# ahead. So the state of the sampler is noted with each batch that is asked for,
-# the state of a worker's dataset travels with each of its batches, and both
-# count once the program gets that batch. What has no state of its own is
-# brought to its place by drawing from it again, with the same random numbers.
+# How: a position counts what the program was given, not what workers have read
+# ahead. The state of the sampler is recorded with each index that is drawn, and
+# the state of a worker's dataset is sent with each of its batches. Both take
+# effect when the program gets that batch. A sampler without a state is advanced
+# by drawing from it again with the same random numbers.
 
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ _METHODS = ("state_dict", "load_state_dict")
 
 
 def is_stateful(thing):
-    """Whether it has the methods with which a place is noted and found."""
+    """Returns whether `thing` has the methods to save and restore a
+    position."""
     return all(callable(getattr(thing, name, None)) for name in _METHODS)
 
 
 def stateful_sampler(loader):
-    """The sampler of a loader that says where it is, or None."""
+    """Returns the loader's sampler that has a state, or None."""
     found = (loader.batch_sampler, loader.sampler)
     return next((each for each in found if is_stateful(each)), None)
 
 
 class Position:
-    """How far the newest iteration of a loader has come.
+    """The position of a loader's newest iteration.
 
-    Belongs to the loader; the iteration moves it on.
+    Belongs to the loader; the iteration updates it.
     """
 
     def __init__(self, loader, state=None):
@@ -62,25 +63,26 @@ class Position:
             self.loader.dataset.load_state_dict(state["_dataset_state"])
 
     def find_place(self, iterator):
-        """Draws from a sampler without a state what was drawn before."""
+        """Advances a sampler without a state by drawing the earlier indices
+        again."""
         if self.sampler_state is None:
             for _ in range(self.batches):
                 next(iterator._sampler_iter, None)
         iterator._num_yielded = self.batches
 
     def drawn(self):
-        """An index was drawn for a batch."""
+        """Records that an index was drawn for a batch."""
         if self.sampler is not None:
             self._drawn.append(copy.deepcopy(self.sampler.state_dict()))
 
     def given(self, worker=0, worker_state=None):
-        """The program gets the next batch, from this worker."""
+        """Records that the program gets the next batch, from this worker."""
         self.batches += 1
         if self._drawn:
             self.sampler_state = self._drawn.popleft()
         self.next_worker = (worker + 1) % max(self.loader.num_workers, 1)
         if worker_state is not None:
-            # Its parts may be views of the worker's arena.
+            # The state may contain views of the worker's arena.
             self.worker_states[worker] = copy.deepcopy(worker_state)
 
     def state(self):
@@ -149,7 +151,7 @@ class StatefulDataLoader(DataLoader[_T_co]):
         return _begin(self, super().__iter__)
 
 
-# For programs that build a loader anew from the attributes of another.
+# For programs that rebuild a loader from the attributes of another.
 StatefulDataLoader.__init__.__signature__ = DataLoader.__init__.__signature__
 StatefulDataLoader.__module__ = "haulway.ipc"
 
@@ -170,16 +172,18 @@ def _check_state(loader, state):
 
 
 def _begin(loader, make):
-    """An iterator of `make()`, at the place that load_state_dict() named."""
+    """Returns an iterator of `make()` at the position set by
+    load_state_dict()."""
     state, loader._to_resume = loader._to_resume, None
     if state is None or state["_iterator_finished"]:
         loader._position = Position(loader)
         return make()
     position = loader._position = Position(loader, state)
     if loader.num_workers:
-        loader._iterator = None  # Workers begin anew, each with its state.
-    # The draws of the iteration are those of the one that was noted. The
-    # program's own numbers go on as if it had made no draw here.
+        loader._iterator = None  # Start new workers, each with its state.
+    # The iteration draws the same random numbers as the recorded one.
+    # Afterwards the program's own generator continues as if nothing had been
+    # drawn.
     before = torch.get_rng_state()
     generators = _generators_of(loader)
     for generator, noted in zip(generators, position.generator_states):
@@ -194,7 +198,8 @@ def _begin(loader, make):
 
 
 def _generators_of(loader):
-    """What a loader and its samplers may draw from, each once."""
+    """Returns the generators that a loader and its samplers draw from, each
+    once."""
     found = [torch.default_generator]
     for owner in (loader, loader.sampler, loader.batch_sampler):
         generator = getattr(owner, "generator", None)

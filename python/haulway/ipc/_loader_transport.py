@@ -1,19 +1,19 @@
-"""What carries indices to a loader's workers, and batches back.
+"""Transports indices to a loader's workers, and batches back.
 
-Stands in for the multiprocessing context that torch's iterator takes its
-queues, its event and its processes from.
+Replaces the multiprocessing context from which torch's iterator gets its
+queues, its event and its processes.
 """
 
-# How: every worker has a socket for what it is to fetch, and a channel with an
-# arena for what it made. The parent never waits when it sends: what a socket
-# does not take is kept and sent later. Messages of one worker come in the order
-# in which they were asked for, so that of one that cannot be read it is known
-# which it was. Nothing has a name: a full /dev/shm does no harm, and memory
-# goes with the last process that holds it.
+# How: every worker has a socket for requests, and a channel with an arena for
+# results. The parent never blocks while sending: bytes that a socket does not
+# accept are kept and sent later. A worker answers in the order of the requests,
+# so an answer that cannot be read can still be assigned to its request. Nothing
+# has a name: a full /dev/shm does no harm, and memory is freed with the last
+# process that maps it.
 #
-# Queues and events of multiprocessing were left out: they take semaphores in
-# /dev/shm and a thread for each queue, and all workers would write into one
-# pipe under a lock that a killed worker keeps.
+# Queues and events of multiprocessing were left out: they need semaphores in
+# /dev/shm and a thread for each queue, and all workers would write to one pipe
+# under a lock that a killed worker never releases.
 
 
 from __future__ import annotations
@@ -40,48 +40,49 @@ from ._offload import offload
 from ._process import make_receiver
 from ._worker import Descriptor
 
-# How much small parts of batches may take on their way from one worker.
+# Bytes that small parts of batches may use in transit from one worker.
 _RING_BYTES = 4 << 20
 _NO_LIMIT = 1 << 30
-# Arena of each worker. The size reserves addresses; memory is taken only when
-# batches need it. Batches that do not fit get memory of their own.
+# Size in bytes of each worker's arena. Only addresses are reserved; memory is
+# allocated when batches need it. Batches that do not fit get separate memory.
 ARENA_BYTES = 1 << 30
 _LEAST_ARENA = 1 << 16
-# How long to wait before looking around.
+# Seconds to wait between checks of the workers.
 _SLICE_S = 0.1
-# How long a worker may be stopped before the program is told.
+# Seconds that a worker may be stopped before the program is warned.
 _STOPPED_S = 0.3
-# How long a limit may keep the program waiting for what it holds itself.
+# Seconds without room before ArenaFull is raised: all waiting workers need
+# memory that the program itself holds.
 _FULL_S = 3.0
 _ALL = 1 << 62
 
 
 class _Worker:
-    """One worker as its parent sees it."""
+    """The parent's view of one worker."""
 
     def __init__(self, number, arena, bounded):
         self.number = number
-        self.states = deque()  # Of its dataset, after each batch that came.
+        self.states = deque()  # Its dataset's state after each batch received.
         self.arena = arena
         self.bounded = bounded
         self.process = None
         self.dismissed = False  # The worker was told to end.
-        self.asked = deque()  # What it has not answered yet.
+        self.asked = deque()  # Requests without an answer.
         self._unsent = deque()
         self._sending = threading.Lock()
         self._waits = 0
-        self._reported = False  # That it is stopped.
+        self._reported = False  # Whether a warning said that it is stopped.
         self._stopped_since = None
         self.channel = _haulway.Channel.create(_RING_BYTES, _NO_LIMIT)
         self.receiver = make_receiver(self.channel, -1, arena, True)
         self.epoch = self.receiver.start_pass()
-        # Numbers, so that a copy that fork() made closes nothing.
+        # Plain descriptors, so that a forked copy closes nothing.
         ours, theirs = socket.socketpair()
         self._socket = ours.detach()
         self._theirs = [theirs.detach(), os.dup(self.channel.fd)]
 
     def ends(self, parent, place):
-        """The ends that the process gets; sent() closes them here."""
+        """Returns the ends for the process; sent() closes them here."""
         requests, channel = map(Descriptor, self._theirs)
         return WorkerEnds(
             self.number, channel, requests, parent, self.arena, self.bounded,
@@ -103,7 +104,7 @@ class _Worker:
         self.flush()
 
     def flush(self):
-        # torch's thread for pinned memory does so too.
+        # torch's thread for pinned memory calls this, too.
         with self._sending:
             while self._unsent:
                 rest = self._unsent[0]
@@ -111,7 +112,7 @@ class _Worker:
                     taken = _send(self._socket, rest)
                 except BlockingIOError:
                     return
-                except OSError:  # It is gone, which is told of elsewhere.
+                except OSError:  # The worker is gone; others report this.
                     self._unsent.clear()
                     return
                 if taken < len(rest):
@@ -121,13 +122,14 @@ class _Worker:
 
     def answered(self, request, data):
         if isinstance(data, _IterableDatasetStopIteration):
-            self.asked.clear()  # It answers nothing more in this epoch.
+            # It will not answer other requests of this epoch.
+            self.asked.clear()
         while self.asked and self.asked.popleft() != request:
             pass
 
     def waits_for_room(self):
-        """Whether it found no room since the last call, as it does again and
-        again while it waits."""
+        """Returns whether it found no room since the last call. A waiting
+        worker retries continually, so its count keeps rising."""
         before, self._waits = self._waits, self.arena.stats()["waits"]
         return before != self._waits
 
@@ -135,7 +137,8 @@ class _Worker:
         return self.process is not None and self.process.is_alive()
 
     def is_dead(self):
-        """Whether it ended, unasked, and all that it sent was taken."""
+        """Returns whether it ended unexpectedly and all its messages were
+        read."""
         return (
             not self.dismissed and self.process is not None
             and self.process.pid is not None
@@ -144,20 +147,22 @@ class _Worker:
         )
 
     def stop_signal(self):
-        """The name of the signal that stopped it, or None if it runs."""
+        """Returns the name of the signal that stopped it, or None if it
+        runs."""
         pid = self.process.pid
         try:
             state = os.waitid(os.P_PID, pid,
                               os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
         except OSError:
-            # A child of a server of forks, not of this process.
+            # With a fork server, the worker is not a child of this process.
             return "a signal" if _is_stopped(pid) else None
         if state is None or not _is_stopped(pid):
             return None
         return signal.Signals(state.si_status).name
 
     def stopped_for_long(self):
-        """The signal's name, if it was stopped for a while by now."""
+        """Returns the signal's name if the worker has been stopped for
+        _STOPPED_S."""
         name = self.stop_signal()
         if name is None:
             self._stopped_since, self._reported = None, False
@@ -180,7 +185,7 @@ class _Worker:
     def close(self):
         os.close(self._socket)
         self._unsent.clear()
-        # Views of batches keep what they need of the arena.
+        # Views of batches keep the memory that they need.
         self.receiver = self.channel = None
         self.arena.close()
 
@@ -203,7 +208,7 @@ def _is_stopped(pid):
 
 
 def death_of(process):
-    """torch's message about a worker that ended by itself."""
+    """Returns torch's error for a worker that ended unexpectedly."""
     code = process.exitcode
     if code is not None and code < 0:
         text = signal.strsignal(-code) or f"signal {-code}"
@@ -218,7 +223,7 @@ def death_of(process):
 
 
 class _Results:
-    """The queue that batches come out of, from all workers."""
+    """The queue of batches from all workers."""
 
     def __init__(self, transport):
         self._transport = transport
@@ -254,7 +259,7 @@ class _Results:
                 raise queue.Empty
 
     def _take(self, worker):
-        """An answer; None if it is not there as a whole."""
+        """Returns an answer; None if it has not fully arrived."""
         try:
             answer = worker.receiver.receive(worker.epoch, _SLICE_S)
         except Error as error:
@@ -288,7 +293,7 @@ class _Results:
 
 
 class _Requests:
-    """The queue of what one worker is to fetch."""
+    """The queue of one worker's requests."""
 
     def __init__(self, worker):
         self.worker = worker
@@ -304,7 +309,7 @@ class _Requests:
 
 
 class _Done:
-    """The event that tells workers to end."""
+    """The event that makes workers end."""
 
     def __init__(self, transport):
         self._transport = transport
@@ -381,19 +386,19 @@ class Transport:
         return worker.process
 
     def _place_of(self, number):
-        """What a worker is told of where its dataset begins; None if it is not
-        to say where it is."""
+        """Returns the Place at which a worker's dataset starts; None if the
+        worker does not report positions."""
         if self._position is None:
             return None
         return Place(self._position.worker_states.get(number))
 
     def forget_states(self):
-        """Drops what workers said of batches of an epoch that is over."""
+        """Drops states that workers sent with batches of an earlier epoch."""
         for worker in self.workers:
             worker.states.clear()
 
     def started(self):
-        """Lets go of what only workers need. May be called again."""
+        """Releases what only workers need. May be called again."""
         for worker in self.workers:
             worker.sent()
         parent, self._parent = self._parent, None
@@ -404,8 +409,8 @@ class Transport:
         self._full_since = None
 
     def look_around(self):
-        """Raises if a worker has died, or has waited for long for room; tells
-        of one that is stopped."""
+        """Raises if a worker has died or has waited for room too long; warns
+        about stopped workers."""
         for worker in self.workers:
             if worker.is_dead():
                 raise death_of(worker.process)
@@ -415,9 +420,10 @@ class Transport:
             self._look_for_room()
 
     def _look_for_room(self):
-        """ArenaFull if nobody has done anything but wait for room for long."""
+        """Raises ArenaFull if all busy workers have only waited for room for
+        _FULL_S."""
         asked = [w for w in self.workers if w.asked and not w.dismissed]
-        # All are asked, so that each notes how far it is.
+        # Query all of them: each call updates the worker's counter.
         waiting = [worker.waits_for_room() for worker in asked]
         now = time.monotonic()
         if not waiting or not all(waiting):
@@ -437,7 +443,7 @@ class Transport:
             )
 
     def told_of_stopped(self):
-        """The part of a message about stopped workers; may be empty."""
+        """Returns the part of a message about stopped workers; may be empty."""
         return "".join(
             f": worker {worker.number} (pid {worker.process.pid}) is stopped "
             f"by {name}"
@@ -446,7 +452,7 @@ class Transport:
         )
 
     def dismiss(self, seconds):
-        """Tells workers to end and waits until they have, at most so long."""
+        """Tells workers to end and waits up to `seconds` for them."""
         for worker in self.workers:
             if worker.receiver is not None:
                 worker.receiver.abort()
@@ -457,7 +463,8 @@ class Transport:
         ):
             for worker in running:
                 if worker.stop_signal() is not None:
-                    worker.process.kill()  # It cannot end by itself.
+                    # A stopped process cannot end by itself.
+                    worker.process.kill()
             running[0].process.join(_SLICE_S)
 
     def close(self):

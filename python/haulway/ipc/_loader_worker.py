@@ -1,4 +1,4 @@
-"""What runs in a worker of a loader, around torch's own loop."""
+"""The code of a loader's worker around torch's own loop."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ._handlers import THRESHOLD, register_handler
 from ._offload import equip, resolve, restore
 
 HEADER = struct.Struct("<Q")
-# Collated tensors of less are copied into the arena together, which costs
-# less than a unit for each.
+# Smaller collated tensors are copied into the arena together, which costs less
+# than one unit for each.
 _LEAST_LOAN = 64 << 10
 _OVER = ("kCancelled", "kUnavailable")
 
 
 class Place(NamedTuple):
-    """Where a dataset begins, in a worker that says where its dataset is."""
+    """The start position of a dataset whose worker reports positions."""
 
-    state: Any  # For load_state_dict(); None: as in any epoch.
+    state: Any  # For load_state_dict(); None: the beginning.
 
 
 class WorkerEnds(NamedTuple):
-    """What a worker is joined to its parent by."""
+    """The descriptors and objects that connect a worker to its parent."""
 
     number: int
     channel: Any
@@ -44,7 +44,7 @@ class WorkerEnds(NamedTuple):
 
 
 class _Done:
-    """The event that is set once the parent wants no more."""
+    """The event that is set when the parent wants no more batches."""
 
     def __init__(self, sender):
         self._sender = sender
@@ -54,7 +54,7 @@ class _Done:
 
 
 class _Requests:
-    """The queue of what to fetch."""
+    """The queue of requests."""
 
     def __init__(self, fd, done):
         self._fd = fd
@@ -76,13 +76,13 @@ class _Requests:
         while len(data) < length:
             piece = os.read(self._fd, length - len(data))
             if not piece:
-                sys.exit(0)  # The parent has let go of this worker.
+                sys.exit(0)  # The parent has closed this worker's socket.
             data += piece
         return data
 
 
 class _Results:
-    """The queue that batches go into."""
+    """The queue of batches."""
 
     def __init__(self, sender, epoch, number, state_of):
         self._sender = sender
@@ -103,7 +103,7 @@ class _Results:
             if isinstance(error, Error) and error.code in _OVER:
                 return
             failure = _picklable(answer[1], self._where)
-        # What cannot be pickled is told of, rather than waited for.
+        # Send a failure instead: otherwise the parent would wait for ever.
         self._sender.send((answer[0], failure, *rest), self._epoch)
 
     def cancel_join_thread(self):
@@ -114,7 +114,8 @@ class _Results:
 
 
 def _is_batch(request, data):
-    """Whether this answers a request for a batch, with a batch or a failure."""
+    """Returns whether this answers a request for a batch, with a batch or a
+    failure."""
     from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
     return type(request) is int and not isinstance(
@@ -123,7 +124,8 @@ def _is_batch(request, data):
 
 
 def _picklable(data, where):
-    """A failure that stands for what could not be sent."""
+    """Returns a picklable failure that replaces an answer that could not be
+    sent."""
     from .._torch.private import ExceptionWrapper
 
     if not isinstance(data, ExceptionWrapper):
@@ -131,17 +133,17 @@ def _picklable(data, where):
     try:
         ForkingPickler.dumps(data)
     except Exception:
-        # Its type is known in this process only.
+        # Its type exists in this process only.
         data.exc_msg = f"{data.exc_type.__name__}: {data.exc_msg}"
         data.exc_type = RuntimeError
     return data
 
 
 def _collate_into(arena):
-    """Makes torch's default_collate stack batches where the parent reads them.
+    """Makes torch's default_collate stack batches in the arena.
 
-    In a worker that asks for new storages in shared memory, which otherwise are
-    a file in /dev/shm each.
+    In a worker, default_collate allocates storages in shared memory, by default
+    one file in /dev/shm for each.
     """
     import torch
 
@@ -159,8 +161,9 @@ def _collate_into(arena):
 
 
 def _placed(arguments, place):
-    """Makes the loop begin with the dataset at its place, after the program's
-    own function for that. Returns what says where the dataset is."""
+    """Makes the loop load the dataset's state from `place` after calling the
+    program's own init function. Returns a function that returns the dataset's
+    state."""
     dataset, begin = arguments["dataset"], arguments["init_fn"]
 
     def find_place(number):
@@ -174,10 +177,10 @@ def _placed(arguments, place):
 
 
 def run_worker(ends, target, slots, rest):
-    """The whole life of a worker: torch's loop, `target`, with our queues.
+    """Runs a worker: torch's loop `target`, with our queues.
 
-    slots: for each argument of the loop the name of a queue that takes its
-        place, or None for the argument in `rest`.
+    slots: for each argument of the loop the name of the queue that replaces it,
+    or None for the argument in `rest`.
     """
     try:
         _haulway.end_with_peer(ends.parent.fd, 1000)
@@ -201,7 +204,7 @@ def run_worker(ends, target, slots, rest):
         }
         _collate_into(ends.arena)
     except KeyboardInterrupt:
-        return  # The parent has one too.
+        return  # The parent gets the interrupt, too.
     target(*(
         each if slot is None else queues[slot]
         for slot, each in zip(slots, arguments.values())

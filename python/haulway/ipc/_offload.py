@@ -1,4 +1,4 @@
-"""Items as envelopes, and back; for any arena."""
+"""Converts items to envelopes and back, for any arena."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ _local = threading.local()
 
 
 class ItemPickler(pickle.Pickler):
-    """Writes to an encoder. Has attributes that a plain Pickler has not."""
+    """Pickles to an encoder. Unlike a plain Pickler, it accepts new
+    attributes."""
 
 
-# How pickle and multiprocessing reduce types, in one dict. Modules add to
-# theirs as they are imported, so it is brought up to date for each new type.
+# Reducers of pickle and multiprocessing, in one dict. Modules register theirs
+# as they are imported, so the dict is updated for each new type.
 _reducers = {}
 
 
 def resolve(cls):
-    """hook_for, for an encoder that equip() is called on."""
+    """Implements an encoder's `resolve` by hook_for(), for use with equip()."""
     _reducers.update(copyreg.dispatch_table)
     _reducers.update(ForkingPickler._extra_reducers)
     return hook_for(cls)
 
 
 def equip(encoder):
-    """Gives the encoder a pickler that knows what multiprocessing knows."""
+    """Gives the encoder a pickler that uses multiprocessing's reducers."""
     pickler = ItemPickler(encoder, 5, buffer_callback=encoder.take_buffer)
     pickler.dispatch_table = _reducers
     pickler.reducer_override = encoder.reduce
@@ -138,7 +139,8 @@ def restore(envelope, reader):
         try:
             return _load(body, views, parts, zero_copy, as_views, anchors)
         except (TypeError, ValueError):
-            # A writable view cannot be the key of a dict, or in a set.
+            # A writable view is not hashable, so it cannot be a dict key or in
+            # a set.
             if not as_views:
                 raise
         return _load(body, views, parts, zero_copy, False, anchors)
@@ -147,7 +149,7 @@ def restore(envelope, reader):
 
 
 def discard(envelope, reader):
-    """Releases everything that the envelope refers to, unread."""
+    """Releases everything that the envelope refers to without reading it."""
     span, _, parts, _ = split_envelope(bytes(memoryview(envelope)))
     if not parts:
         return

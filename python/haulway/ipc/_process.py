@@ -1,16 +1,15 @@
-"""Iterating over what a worker process makes."""
+"""Iterates over the items that a worker process makes."""
 
-# How: a worker is a process with a channel and an arena; the parent's iterator
-# receives messages, makes items of them without a copy, and asks for the next
-# pass by a number, so that what was on its way for an old one is known as
-# such. Failures cross as text with their traceback. Whoever is silent for
-# longer than allowed, or dies, is told of with what is known: its exit code or
-# signal.
+# How: a worker is a process with a channel and an arena. The parent's iterator
+# receives messages, makes items from them without a copy, and requests the next
+# pass by number, so that messages of an older pass can be recognised. Failures
+# are sent as text with their traceback. A worker that is silent for too long,
+# or dies, is reported with what is known: its exit code or signal.
 #
 # multiprocessing.Queue was left out: it copies every item through a pipe, and
-# pickles it in a thread that competes for the GIL. Ending is by steps: asking,
-# waiting, terminating, killing, since a worker may hold devices that want to
-# be closed.
+# pickles it in a thread that competes for the GIL. A worker is ended in steps
+# (request, wait, terminate, kill), since it may hold devices that must be
+# closed.
 
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ from ._handlers import user_handlers
 from ._offload import discard, restore
 from ._worker import FAILED, FINISHED, ITEM, READY, REFUSED, Descriptor, serve
 
-# How much small items may take on their way, and pieces of large pickles.
+# Bytes in transit of small items and of pieces of large pickles.
 _RING_BYTES = 1 << 20
 _UNLIMITED = 1 << 30
 _SLICE_S = 0.05
 
 
-# Arenas that are not ours, and belong to an iteration.
+# Arenas of other packages that belong to an iteration.
 _taken = []
 _taken_lock = threading.Lock()
 
@@ -77,20 +76,20 @@ def _pick_arena(buffer, arena):
                 "this arena belongs to another iteration: make one for each",
                 "kInvalidArgument",
             )
-        # What cannot be referred to weakly cannot be told apart for sure.
+        # Without weak references, reuse of such an arena cannot be detected.
         with contextlib.suppress(TypeError):
             _taken.append(weakref.ref(arena, _taken.remove))
     return arena
 
 
 def items_of(buffer_size):
-    """The number of items that may be in flight, from a caller's buffer_size."""
+    """Returns the number of items that may be in flight for a `buffer_size`."""
     items = integer("buffer_size", buffer_size)
     return min(items, _UNLIMITED) if items > 0 else _UNLIMITED
 
 
 def check_worker(fn, buffer_size, initializer, mp_context, timeout):
-    """Raises for wrong arguments, before a worker and its arena exist."""
+    """Raises for wrong arguments before a worker and its arena are made."""
     function("fn", fn)
     items_of(buffer_size)
     functions("initializer", initializer)
@@ -99,10 +98,10 @@ def check_worker(fn, buffer_size, initializer, mp_context, timeout):
 
 
 def _end(process, patience):
-    """Waits for the process, and makes sure that it ends.
+    """Waits for the process and makes sure that it ends.
 
-    `patience` is the number of seconds that the process may take to end by
-    itself, and again after SIGTERM. A stopped process does neither.
+    patience: seconds that the process may take to end by itself, and again
+    after SIGTERM. A stopped process reacts to neither.
     """
     process.join(patience)
     if process.exitcode is None:
@@ -114,12 +113,12 @@ def _end(process, patience):
 
 
 _PATIENCE_S = 3
-# With one that was silent for as long as it may be.
+# Patience with a worker that has already timed out.
 _NO_PATIENCE_S = 0.1
 
 
 def _shut_down(receiver, process, arena, pidfd, silent):
-    """Ends the worker and lets go of the arena; also run at exit."""
+    """Ends the worker and releases the arena; also runs at exit."""
     for end in receiver:
         end.abort()
     if arena is not None:
@@ -206,7 +205,7 @@ class SubprocessIterable:
                 Descriptor(self_fd),
             )
             receiver, pidfd = list(channels), []
-            self._silent = []  # Filled once the worker was, for too long.
+            self._silent = []  # Not empty once the worker has timed out.
             self._finalizer = Finalize(
                 self, _shut_down,
                 (receiver, self._process, arena, pidfd, self._silent),
@@ -223,7 +222,7 @@ class SubprocessIterable:
         finally:
             os.close(self_fd)
         try:
-            # It may be over already; then there is nothing to watch.
+            # The process may have ended; then there is nothing to watch.
             with contextlib.suppress(Error):
                 pidfd.append(_haulway.open_pidfd(self._process.pid))
             self._pidfd = pidfd[0] if pidfd else -1
@@ -268,7 +267,7 @@ class SubprocessIterable:
             self._explain(error)
 
     def _explain(self, error):
-        """Raises what a failure to receive means."""
+        """Raises the exception for an error of receive()."""
         if error.code == "kTimeout":
             self._end_silent()
         if error.code != "kUnavailable":
@@ -336,7 +335,8 @@ class SubprocessIterable:
         loop = asyncio.get_running_loop()
         while True:
             deadline = time.monotonic() + self._timeout
-            # Waits in slices: who is cancelled leaves a thread for that long.
+            # Wait in slices: a cancelled task leaves a thread behind for that
+            # long.
             while (
                 not self._receiver.waiting_bytes and self._process.is_alive()
             ):
@@ -352,7 +352,7 @@ class SubprocessIterable:
                 held = [next(iterator)]
             except StopIteration:
                 return
-            yield held.pop()  # Only who iterates keeps it alive.
+            yield held.pop()  # Only the caller holds the item.
 
     def _next(self, epoch):
         if self._epoch != epoch or not self._busy.acquire(False):
@@ -363,7 +363,8 @@ class SubprocessIterable:
             self._busy.release()
 
     def _items(self, epoch):
-        """Items of a pass, out of an arena of ours or without one."""
+        """Yields the items of a pass through one of Haulway's arenas, or
+        none."""
         signal = _haulway.Signal
         receive, lock, timeout = self._receiver.receive, self._busy, self._timeout
         try:
@@ -382,7 +383,7 @@ class SubprocessIterable:
                 else:
                     held = [item]
                     item = None
-                    yield held.pop()  # Only who iterates keeps it alive.
+                    yield held.pop()  # Only the caller holds the item.
         except GeneratorExit:
             raise
         except BaseException:
@@ -391,7 +392,7 @@ class SubprocessIterable:
             raise
 
     def _restored(self, epoch):
-        """Items of a pass, through an arena that is not ours."""
+        """Yields the items of a pass through another package's arena."""
         self._reader.reset()
         try:
             while True:
@@ -457,7 +458,7 @@ def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
 
 
 class _Program:
-    """A program, with the manners of a multiprocessing.Process."""
+    """A program with the interface of a multiprocessing.Process."""
 
     def __init__(self, command, environment, descriptors):
         self._command = command
@@ -493,7 +494,7 @@ class _Program:
 
 
 class ProgramIterable(SubprocessIterable):
-    """The result of iterate_in_program."""
+    """Implements the result of iterate_in_program."""
 
     def _make_process(self, fn, initializer, mp_context, daemon, channels,
                       parent):
@@ -528,7 +529,7 @@ def iterate_in_program(command, *, buffer_size=3, timeout=None, buffer=None,
 
 
 class _Rebuilt:
-    """Builds a pipeline anew for every pass."""
+    """Builds a new pipeline for every pass."""
 
     def __init__(self, factory):
         self._factory = factory
@@ -562,7 +563,7 @@ def run_in_subprocess(factory, **options):
 
 
 class _Several:
-    """Several workers, as one iterable; ends them as SubprocessIterable does."""
+    """Iterates over several workers; ends them as SubprocessIterable does."""
 
     def __init__(self, sources, ordered):
         self._sources = sources
@@ -605,7 +606,7 @@ class _Several:
                 _haulway.wait_for_any(
                     [source._receiver for _, source in pending], 0.1
                 )
-                # The dead say nothing: their iterator does.
+                # A dead worker sends nothing; its iterator raises the error.
                 ready = [p for p in pending if not p[1]._process.is_alive()]
             for pair in ready:
                 try:

@@ -1,7 +1,7 @@
-"""The structure of an arena, its two ends, and a handler of a type.
+"""The interfaces of an arena, its two ends, and a handler of a type.
 
-Any object with that structure works; nothing has to be derived from these
-classes. An object may use the names `write` and `read` for `write_binary` and
+Any object with these methods works; it need not derive from these classes. An
+object may use the names `write` and `read` for `write_binary` and
 `read_binary`.
 """
 

@@ -1,4 +1,4 @@
-"""What runs in the worker process."""
+"""The code that runs in the worker process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _importer = os.getpid()
 
 
 class Descriptor:
-    """A file descriptor that goes along to another process."""
+    """A file descriptor that can be sent to another process."""
 
     def __init__(self, fd):
         self.fd = fd
@@ -36,10 +36,10 @@ def _received(duplicate):
 
 
 def _quieten_torch():
-    """Makes torch work in a process that was forked.
+    """Makes torch work in a forked process.
 
-    Its threads are those of the process before; it would wait for them for
-    ever. Its own DataLoader does the same.
+    Its threads exist only in the parent, and torch would wait for them for
+    ever. torch's own DataLoader does the same.
     """
     torch = sys.modules.get("torch")
     if torch is not None and os.getpid() != _importer:
@@ -47,11 +47,13 @@ def _quieten_torch():
 
 
 def describe(error):
-    """An exception as bytes: itself if it can be pickled, and its traceback."""
+    """Returns an exception as bytes: itself if it can be pickled, and its
+    traceback."""
     text = "".join(traceback.format_exception(error)).rstrip()
     try:
         pickled = pickle.dumps(error)
-        pickle.loads(pickled)  # Some can be written but not read.
+        # Some exceptions can be pickled but not unpickled.
+        pickle.loads(pickled)
     except Exception:
         pickled = None
     summary = "".join(traceback.format_exception_only(error)).strip()
@@ -59,7 +61,7 @@ def describe(error):
 
 
 def describe_as_text(error):
-    """The same for who does not unpickle."""
+    """Returns an exception as bytes for a parent that does not unpickle."""
     return "".join(traceback.format_exception(error)).rstrip().encode()
 
 
@@ -86,10 +88,10 @@ def _make_broadcast(channels, arena, copy_threads):
 
 
 class _Passes:
-    """An iterable for one pass after another.
+    """Iterates over an iterable again for every pass.
 
-    Of an iterator that has ended, as a generator, another pass would be empty:
-    that is an error, unless it begins again.
+    A second pass over a generator would be empty. That is reported as an error,
+    unless the iterator can restart.
     """
 
     def __init__(self, iterable):
@@ -114,7 +116,7 @@ class _Passes:
 
 
 def _send_pass(iterable, sender, writer, epoch):
-    """Sends one pass; whether it was sent to its end."""
+    """Sends one pass; returns whether it was sent completely."""
     if writer is None:
         send = sender.send
         for item in iterable:
@@ -128,7 +130,7 @@ def _send_pass(iterable, sender, writer, epoch):
         try:
             envelope = offload(item, writer)
         except BufferError:
-            # No room in time, or ever: the item takes the slower way.
+            # No room in time, or never: send the item without the arena.
             if not sender.wants(epoch) or sender.aborted:
                 return False
             envelope = offload(item, None, threshold=1 << 62)
@@ -139,10 +141,10 @@ def _send_pass(iterable, sender, writer, epoch):
 
 def serve(channel, parent, arena, native, fn, initializers, handlers,
           copy_threads, pickle_free=False, channels=()):
-    """The whole life of a worker.
+    """Runs a worker.
 
-    `channels` go to the consumers of a broadcast; then `channel` only says
-    how the worker was set up.
+    channels: for a broadcast, one for each consumer; then `channel` only
+    reports whether the worker was set up.
     """
     _haulway.end_with_peer(parent.fd, 1000)
     _quieten_torch()
@@ -177,7 +179,7 @@ def _serve_passes(iterable, sender, writer, explain):
             if whole:
                 sender.send_bytes(FINISHED, epoch, b"")
         except Exception as error:
-            # Nobody listens if the parent is gone.
+            # If the parent is gone, nobody reads the message.
             if not sender.aborted:
                 with contextlib.suppress(Error):
                     sender.send_bytes(FAILED, epoch, explain(error))

@@ -18,7 +18,7 @@ docstring says otherwise.
 
 import importlib
 
-# Which module has each name; none is imported before one is used.
+# Maps modules to their public names; a module is imported on first use.
 _NAMES = {
     "_errors": ("SafetensorError",),
     "_file": ("_safe_open_handle", "safe_open"),
@@ -28,7 +28,7 @@ _NAMES = {
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = frozenset({"numpy", "torch"})
 
-# Version of the package that these names come from; programs ask for it.
+# The version of the safetensors package whose API this is; programs check it.
 __version__ = "0.8.0"
 
 __all__ = [
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-# By its own name even where sys.modules has this module under another.
+# The real name, even if sys.modules has this module under another.
 _PACKAGE = "haulway.safetensors"
 
 

@@ -1,4 +1,4 @@
-"""Dtypes as safetensors files, programs and Haulway name them."""
+"""Dtype names of safetensors files, of programs and of Haulway."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from .. import _haulway
 from .._making.dtype_table import TABLE
 from ._errors import SafetensorError
 
-# By the file's name, in the order in which the package has them; a file has
-# those that are last here first.
+# By the name in files, in the package's order. Files store the tensors of later
+# dtypes first.
 _ROWS = {row.in_safetensors: row for row in TABLE.values() if row.in_safetensors}
 _ROWS = {name: _ROWS[name] for name in _haulway.safetensors_dtypes()}
 ORDER = {name: order for order, name in enumerate(_ROWS)}
 BITS = {name: 8 * row.item_bytes // row.elements for name, row in _ROWS.items()}
-# What torch and NumPy call them.
+# The names in torch and NumPy.
 NAMED = {name: row.torch_name or None for name, row in _ROWS.items()}
 OF_NAMED = {called: name for name, called in NAMED.items() if called is not None}
-# What has several elements in one of Haulway's items.
+# Dtypes with several elements in one of Haulway's items.
 PACKED = {
     name: (row.name, row.elements) for name, row in _ROWS.items()
     if row.elements > 1
@@ -33,12 +33,12 @@ _SUPPORTED = (
 
 
 def in_files(name):
-    """The file's name of one of Haulway's dtypes."""
+    """Returns the name in files of one of Haulway's dtypes."""
     return _OF_PACKED.get(name, name)
 
 
 def of_program(called):
-    """The file's name of what torch and NumPy call a dtype."""
+    """Returns the name in files for a dtype name of torch or NumPy."""
     if called in OF_NAMED:
         return OF_NAMED[called]
     quoted = '"' + called.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -49,9 +49,9 @@ def of_program(called):
 
 @functools.cache
 def check(module, name):
-    """Fails as the package does where a framework lacks a dtype.
+    """Returns a framework's dtype; if it has none, raises as the package does.
 
-    name: that of the file; module: torch, or NumPy.
+    name: the name in files. module: torch, or NumPy.
     """
     called = NAMED[name]
     if called is None:
@@ -66,5 +66,5 @@ def check(module, name):
         if name != "F4" and hasattr(ml_dtypes, called):
             return module.dtype(getattr(ml_dtypes, called))
     if name == "BF16":
-        return module.dtype(called)  # A TypeError.
+        return module.dtype(called)  # Raises TypeError.
     return bool if name == "BOOL" else getattr(module, called)

@@ -1,4 +1,4 @@
-"""SafetensorError, and Haulway's errors as such."""
+"""SafetensorError, and conversion of Haulway's errors to it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ class SafetensorError(Error):
     code = "kInvalidArgument"
 
 
-SafetensorError.__module__ = __package__  # By which users catch it.
+# The public name, shown in tracebacks.
+SafetensorError.__module__ = __package__
 
 
 def as_ours(error, message):
-    """The SafetensorError for an Error of Haulway, with its code and place."""
+    """Converts an Error of Haulway to a SafetensorError with its code and
+    byte."""
     return SafetensorError(message, error.code, error.byte, error.errno or 0)
 
 
 @contextlib.contextmanager
 def raising(what):
-    """Errors of reading a file, as SafetensorErrors that begin with `what`."""
+    """Returns a `with` block that converts errors of reading a file to
+    SafetensorErrors that begin with `what`."""
     try:
         yield
     except Error as error:
@@ -32,7 +35,7 @@ def raising(what):
 
 
 def written(error):
-    """The SafetensorError for what ended the writing of a file."""
+    """Returns the SafetensorError for a failed write."""
     if error.errno:
         why = f"{os.strerror(error.errno)} (os error {error.errno})"
         return as_ours(error, f"Error while serializing: I/O error: {why}")

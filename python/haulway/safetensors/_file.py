@@ -32,7 +32,7 @@ from ._header import (
     refusal_of,
 )
 
-# What reads where, beside "mmap": torch's tensors as views of the file.
+# Ways to read; with "mmap", torch tensors are views of the file.
 _BACKENDS = ("mmap", "pread", "auto", "direct", "uring", "snapshot")
 
 _FRAMEWORKS = {
@@ -43,15 +43,15 @@ _FRAMEWORKS = {
     "mlx": "mlx",
     "paddle": "paddle",
 }
-# What turns an array into a tensor: the module, and what to call in it.
+# How to convert an array to a tensor: the module, and the function in it.
 _FROM_NUMPY = {
     "tensorflow": ("tensorflow", "convert_to_tensor"),
     "flax": ("jax.numpy", "array"),
     "mlx": ("mlx.core", "array"),
     "paddle": ("paddle", "to_tensor"),
 }
-# Bytes that are read at once: ten times as many and more take as long as the
-# engine does, which reads in parallel.
+# Up to this many bytes are read directly. From ten times as many, the engine,
+# which reads in parallel, is as fast.
 _LITTLE = 1 << 20
 _DEVICES = ("cuda", "musa", "npu", "xpu", "xla", "mlu", "hpu")
 
@@ -155,10 +155,10 @@ class safe_open:  # noqa: N801 - the package's name.
 
 
 class _safe_open_handle(safe_open):  # noqa: N801
-    """The same of a file object, which must have a name and a descriptor."""
+    """safe_open for a file object, which must have a name and a descriptor."""
 
     def __init__(self, f, framework, device="cpu", *, backend="mmap"):
-        f.fileno  # noqa: B018 - what has none is no such file.
+        f.fileno  # noqa: B018 - raises if there is no descriptor.
         super().__init__(f.name, framework, device, backend=backend)
 
 
@@ -171,11 +171,11 @@ class _Slice:
         self._file, self._name, self._row, self._info = file, name, row, info
 
     def get_shape(self):
-        """The shape of the whole tensor, a list."""
+        """Returns the shape of the whole tensor as a list."""
         return header_shape(self._name, self._info, self._file.header)
 
     def get_dtype(self):
-        """The file's name of its dtype, "F32"."""
+        """Returns the dtype's name in files, e.g. "F32"."""
         return _dtypes.in_files(self._info.dtype)
 
     def __getitem__(self, index):
@@ -187,7 +187,8 @@ class _Slice:
 
 
 class _File:
-    """What safe_open and its slices share. Immutable but for the plan."""
+    """The shared state of safe_open and its slices. Immutable except for
+    plans."""
 
     def __init__(self, filename, framework, device, backend):
         path = os.fsdecode(os.fspath(filename))
@@ -214,8 +215,8 @@ class _File:
             self._from_dlpack = None
             self._make = NumpyMaker()
         self._views = self.is_mapped and device == "cpu"
-        # Whether little is read at once and not by the engine, whose threads
-        # and statistics take longer than such a read.
+        # Whether small reads bypass the engine, whose threads and statistics
+        # take longer than such a read.
         self._is_direct = self._way in ("auto", "pread") and is_local
         self._planned = {}
 
@@ -228,12 +229,12 @@ class _File:
         return parsed_header(self.core)
 
     def header(self):
-        """What the header says, parsed: a dict."""
+        """Returns the parsed header, a dict."""
         return self._parsed
 
     @functools.cached_property
     def _has_metadata(self):
-        """Whether the header has any, if only {}."""
+        """Returns whether the header has metadata, even if it is {}."""
         text = _haulway.safetensors_header(self.core)
         return (
             b'"__metadata__"' in text
@@ -244,7 +245,7 @@ class _File:
         return self.core.metadata or ({} if self._has_metadata else None)
 
     def find(self, name):
-        """(name, row, TensorInfo) of a tensor."""
+        """Returns (name, row, TensorInfo) of a tensor."""
         if not isinstance(name, str):
             raise TypeError(
                 f"argument 'name': '{type(name).__name__}' object is not an "
@@ -339,7 +340,7 @@ class _File:
             found = self._found(name, info, index)
             if found is not None:
                 return found
-        if self.is_mapped:  # torch's own rules.
+        if self.is_mapped:  # torch's own indexing rules apply.
             tensor = self._on_cpu(name, row, info)[index]
             return tensor if self.device == "cpu" else tensor.to(self.device)
         self._check(name, info)
@@ -352,8 +353,8 @@ class _File:
             return self._finished(self._moved(memory, part.info))
 
     def _little_part(self, info, index):
-        """What a checked index selects, of the rows in which that lies; None
-        where those are not little."""
+        """Reads the rows that a checked index covers and returns the selected
+        part; None if the rows are too large."""
         if not (self._is_direct and info.shape and info.nbytes):
             return None
         first, *others = index or (slice(None),)
@@ -375,7 +376,8 @@ class _File:
         strides = any(
             isinstance(item, slice) and item.step != 1 for item in index
         )
-        if part.nbytes < rows.nbytes or strides:  # The rows are let go of.
+        # Copy the part, so that the rows can be freed.
+        if part.nbytes < rows.nbytes or strides:
             part = (
                 part.clone(memory_format=self._numeric.contiguous_format)
                 if self._is_torch else part.copy()
@@ -385,17 +387,19 @@ class _File:
         return part
 
     def _checked(self, name, info, index):
-        """An index by the package's rules, which hold where torch's do not."""
+        """Checks an index by the package's rules, for tensors that torch does
+        not index itself."""
         dtype = _dtypes.in_files(info.dtype)
         shape = header_shape(name, info, self.header)
         if self._is_torch and dtype == "F4":
-            # Which the package cannot slice: torch's elements are pairs.
+            # The package cannot slice F4: torch's elements are pairs.
             self._check(name, info)
             dtype, shape = "U8", list(info.shape)
         return _index.checked(index, shape, dtype)
 
     def _found(self, name, info, index):
-        """The tensor that a plan read; None if no plan has such an index."""
+        """Returns the tensor that a plan has read; None if no plan has this
+        index."""
         try:
             key = _plan.canonical(index, info.shape)
         except ValueError:
@@ -461,7 +465,7 @@ class _File:
         self._planned.update(brought)
 
     def _key(self, name, info, index):
-        """What equal indices of a tensor have in common."""
+        """Returns a key that is equal for equivalent indices of a tensor."""
         if index is _plan.WHOLE:
             return ()
         try:
@@ -473,7 +477,7 @@ class _File:
                 f"plan for {name}: {error}, found {index!r}"
             ) from error
 
-    # What frameworks differ in
+    # Differences between frameworks
 
     def _check(self, name, info):
         check_tensor(self._numeric, name, info, self.header)
@@ -492,7 +496,7 @@ class _File:
 
 
 def _open(path):
-    """The library's Checkpoint of a file, mapped."""
+    """Opens a file as a Checkpoint, mapped."""
     is_local = "://" not in path
     if is_local and "\0" in path:
         raise _missing(path)
@@ -516,7 +520,7 @@ def _open(path):
 
 
 def _check_path(path):
-    """Fails as the package does if the path is not a readable file."""
+    """Raises as the package does if the path is not a readable file."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError:
@@ -556,7 +560,7 @@ def _backend(backend):
 
 
 def _device(device):
-    """A device as torch takes it: "cpu", "cuda:0", or a number."""
+    """Returns a device in torch's form: "cpu", "cuda:0", or a number."""
     if isinstance(device, str):
         kind, colon, number = device.partition(":")
         if device in ("cpu", "mps"):
@@ -584,7 +588,7 @@ def _device(device):
 
 
 def _device_number(device):
-    """That behind the colon."""
+    """Returns the number after the colon."""
     tokens = device.split(":")
     if len(tokens) != 2:
         raise SafetensorError(f"device {device} is invalid")

@@ -1,4 +1,4 @@
-"""What only the header itself says."""
+"""Information that only the header itself contains."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from ._errors import SafetensorError
 
 
 def parsed_header(core):
-    """The header of an open checkpoint, a dict."""
+    """Returns the header of an open checkpoint as a dict."""
     return json.loads(_haulway.safetensors_header(core))
 
 
 def header_shape(name, info, header):
-    """The shape of a tensor as the header has it, a list.
+    """Returns the shape of a tensor as the header states it, a list.
 
-    header: a function that returns parsed_header(); only called where items
-        hold several elements.
+    header: a function that returns parsed_header(); called only for dtypes with
+    several elements per item.
     """
     if in_files(info.dtype) not in PACKED:
         return list(info.shape)
-    entry = header()[name]  # Which may be a list: dtype, shape, offsets.
+    # The package also accepts a list: dtype, shape, offsets.
+    entry = header()[name]
     return list(entry[1] if isinstance(entry, list) else entry["shape"])
 
 
 def check_tensor(module, name, info, header):
-    """Fails as the package does for a tensor that a framework cannot hold.
+    """Raises as the package does for a tensor that a framework cannot hold.
 
-    module: torch, or NumPy; header: as for header_shape().
+    module: torch, or NumPy. header: as for header_shape().
     """
     dtype = in_files(info.dtype)
     check(module, dtype)
@@ -48,7 +49,7 @@ def check_tensor(module, name, info, header):
 
 
 def check_tensors(module, core, header):
-    """The same of all tensors, in the order of their data."""
+    """Checks all tensors in the order of their data; see check_tensor()."""
     if _held(module).issuperset(map(in_files, _haulway.dtype_names(core))):
         return
     for name, row in zip(core.names(), core.rows()):
@@ -57,7 +58,7 @@ def check_tensors(module, core, header):
 
 @functools.cache
 def _held(module):
-    """The dtypes that tensors of every shape can have."""
+    """Returns the dtypes that the framework can hold in every shape."""
     held = set()
     for dtype in NAMED.keys() - {"F4"}:
         try:
@@ -69,8 +70,9 @@ def _held(module):
 
 
 def refusal_of(source, error):
-    """What the package says of a source that Haulway refused with `error`, and
-    that it is a pointer of Git LFS, which the package does not say."""
+    """Returns the package's message for a source that Haulway refused with
+    `error`. Unlike the package, adds that the file is a Git LFS pointer if it
+    is one."""
     refusal = _haulway.safetensors_refusal(source)
     if not refusal:
         return str(error)
@@ -82,7 +84,7 @@ def refusal_of(source, error):
 
 _POINTER = b"version https://git-lfs"
 
-# A text of the header where it should be something else.
+# Matches the text in the package's message that should have another JSON type.
 _FOUND = re.compile(
     r'(?<=\Ainvalid JSON in header: invalid type: string ")'
     r'.*(?=", expected [^"]* at line \d+ column \d+\Z)',
@@ -91,7 +93,7 @@ _FOUND = re.compile(
 
 
 def _spelled(found):
-    """That text, with what would not be seen by its numbers."""
+    """Returns the match with invisible characters as escapes."""
     return "".join(
         char if char.isprintable()
         and unicodedata.category(char) not in ("Me", "Mn")

@@ -1,7 +1,7 @@
-"""Indices of slices, by the package's own rules where it has some.
+"""Checks indices of slices by the package's own rules.
 
-Those rules hold where the bytes are read and not mapped by torch: numbers and
-slices that lie within the tensor, and no others.
+The rules apply to reads without torch's mapping: only numbers and slices within
+the tensor are allowed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _MISALIGNED = (
 
 
 def checked(index, shape, dtype):
-    """The index as a tuple of numbers and slices within the shape.
+    """Returns the index as a tuple of numbers and slices within the shape.
 
-    Raises what the package does for what it does not take.
+    Raises the package's exception for an index that it does not accept.
     """
     items = _items(index, shape)
     _check_bounds(items, shape, BITS[dtype])
@@ -108,7 +108,7 @@ def _check_bounds(items, shape, bits):
     if len(items) > len(shape):
         fail("more slicing indexes than dimensions in tensor")
     span = bits
-    is_cut = False  # Behind this dimension.
+    is_cut = False  # Whether a later dimension is sliced.
     for dim in reversed(range(len(shape))):
         size = shape[dim]
         if dim < len(items):

@@ -24,9 +24,9 @@ _OF_THE_PACKAGE = (
     "SafetensorError", "TensorSpec", "_safe_open_handle", "deserialize",
     "safe_open", "serialize", "serialize_file",
 )
-# The package's own extension, whose names are those of the package.
+# The package's own extension, which has the package's names.
 _EXTENSION = "._safetensors_rust"
-# Modules that are exchanged, and the names in them.
+# Modules that are exchanged, and their exchanged names.
 _NAMES = {
     "": _OF_THE_PACKAGE,
     _EXTENSION: _OF_THE_PACKAGE,
@@ -43,9 +43,9 @@ _NAMES = {
     ),
 }
 
-_aside = None  # The package's own modules while ours are in their place.
+_aside = None  # The package's own modules while ours replace them.
 _exchange = Exchange(
-    # The package itself keeps its own, and ours what is ours.
+    # The package keeps its own objects, and our modules keep ours.
     lambda name: name.split(".")[0] == _THEIRS or name.startswith(_OURS)
 )
 
@@ -98,7 +98,7 @@ def install():
             for name, module in list(sys.modules.items())
             if name == _THEIRS or name.startswith(_THEIRS + ".")
         }
-    # What can fail comes before anything is exchanged.
+    # Everything that can fail comes before the first exchange.
     ours = _ours("")
     parts = {
         _THEIRS + part: _ours(part)
@@ -138,7 +138,8 @@ def uninstall():
     for name in list(sys.modules):
         if name == _THEIRS or name.startswith(_THEIRS + "."):
             del sys.modules[name]
-            # As which an import bound it to what it took for its package.
+            # An import has bound the submodule in our module, which it took for
+            # its package.
             part = name.removeprefix(_THEIRS)
             if part.count(".") == 1 and part not in (".torch", ".numpy"):
                 vars(ours).pop(part[1:], None)
@@ -148,7 +149,7 @@ def uninstall():
 
 
 class _Finder:
-    """Finds the modules of the package that are ours."""
+    """Finds the package's modules that ours replace."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -161,24 +162,24 @@ class _Finder:
 class _Loader:
     @staticmethod
     def create_module(spec):
-        return None  # As usual.
+        return None  # Use the default module creation.
 
     @staticmethod
     def exec_module(module):
         part = module.__name__.removeprefix(_THEIRS)
-        # Where the import looks for what a module made of itself.
+        # The import statement uses the module that it finds here afterwards.
         sys.modules[module.__name__] = _ours(part)
 
 
 def _ours(part):
-    """What is in the place of a module of the package."""
+    """Returns our module for a module of the package."""
     return importlib.import_module(
         _OURS if part == _EXTENSION else _OURS + part
     )
 
 
 def _place():
-    """Where the package is, if it is installed and was not imported."""
+    """Returns the package's location if it is installed and not imported."""
     sys.modules.pop(_THEIRS, None)
     try:
         return _Place(importlib.util.find_spec(_THEIRS))
@@ -194,7 +195,7 @@ class _Place:
 
 
 def _pairs(theirs):
-    """Tuples (theirs, ours)."""
+    """Returns tuples (theirs, ours)."""
     pairs = []
     for part, names in _NAMES.items():
         module = theirs.get(_THEIRS + part)

@@ -1,4 +1,4 @@
-"""Plans of safe_open.prefetch(), and what their indices have in common."""
+"""Plans of safe_open.prefetch(), and normal forms of their indices."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 from .._reading.select import basic_index
 from ._errors import SafetensorError
 
-# The index of a whole tensor.
+# The index that selects a whole tensor.
 WHOLE = ...
 _EXPECTED = "plan: expected names, or a dict of names and indices, found"
 
 
 def wanted(plan):
-    """Pairs of a name and an index of a plan, WHOLE of a whole tensor."""
+    """Yields pairs of a name and an index of a plan; WHOLE for a whole
+    tensor."""
     if isinstance(plan, Mapping):
         for name, indices in plan.items():
             for index in indices if isinstance(indices, list) else [indices]:
@@ -29,8 +30,9 @@ def wanted(plan):
 
 
 def canonical(index, shape):
-    """The index as a tuple of (start, stop, step), numbers of 0 or more and None:
-    equal for indices that select the same part, () for the whole tensor.
+    """Returns the index as a tuple of (start, stop, step), numbers of 0 or
+    more, and None. Equivalent indices give equal tuples; the whole tensor gives
+    ().
 
     Raises ValueError if it is not a basic index of such a tensor.
     """
@@ -74,7 +76,7 @@ def _of_dimension(item, size):
 
 
 def as_index(key):
-    """The index that canonical() made a tuple of."""
+    """Returns an index for a tuple from canonical()."""
     return tuple(
         slice(*item) if isinstance(item, tuple) else item for item in key
     )

@@ -133,7 +133,7 @@ def deserialize(bytes):
 
 
 def open_bytes(data):
-    """The library's Checkpoint of a file's bytes."""
+    """Opens the bytes of a file as a Checkpoint."""
     source = _haulway.bytes_source(data, "memory")
     try:
         return _haulway.open_safetensors(source)
@@ -143,7 +143,7 @@ def open_bytes(data):
 
 
 def _rows(tensor_dict):
-    """What the library writes, checked as the package does."""
+    """Returns the library's arguments, checked as the package does."""
     for given_as, kind in (
         ({"tensor_dict": tensor_dict}, dict), (tensor_dict, TensorSpec),
     ):

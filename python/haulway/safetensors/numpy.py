@@ -81,13 +81,14 @@ def _getdtype(dtype_str):
     if dtype_str in _TYPES:
         return _TYPES[dtype_str]
     try:
-        return check(np, dtype_str)  # What ml_dtypes has.
+        return check(np, dtype_str)  # Includes dtypes of ml_dtypes.
     except Exception:
         raise KeyError(dtype_str) from None
 
 
 def _flatten(tensor_dict, keep_alive_buffer):
-    """TensorSpecs by name of arrays; copies that were needed are appended."""
+    """Returns TensorSpecs by name for arrays; appends needed copies to the
+    buffer."""
     specs = {}
     for name, array in tensor_dict.items():
         array_dtype = array.dtype

@@ -5,14 +5,14 @@ docstring says otherwise.
 """
 
 # How: names, signatures, results and messages are those of the package that
-# this takes the place of, its private names too where other programs import
-# them; reading and writing are Haulway's. Tensors that share memory are found
-# by their storage's address, as there, and what save_model() drops and notes
-# is the same to the byte.
+# this module replaces, including private names that other programs import;
+# reading and writing are Haulway's. Tensors that share memory are found by
+# their storage's address, as in the package, and the names that save_model()
+# drops and records are byte for byte the same.
 #
 # Wrapping the package and replacing only its reading was left out: its checks
-# copy tensors, and its writing is what is slow. What is needed of torch is
-# imported at once, since whoever imports this module has it.
+# copy tensors, and its writing is the slow part. torch is imported at once,
+# since every program that imports this module uses it.
 
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def load_model(model, filename, strict=True, device="cpu", *, backend="mmap"):
     return missing, unexpected
 
 
-# What other programs import, underscore or not.
+# Private names that other programs import.
 
 
 def storage_ptr(tensor):
@@ -184,7 +184,7 @@ def storage_size(tensor):
 
 
 def _end_ptr(tensor):
-    """Where a tensor's last element ends."""
+    """Returns the address where a tensor's last element ends."""
     if tensor.nelement() == 0:
         return tensor.data_ptr()
     last = sum(
@@ -195,7 +195,7 @@ def _end_ptr(tensor):
 
 
 def _is_complete(tensor):
-    """Whether a tensor is all of its memory."""
+    """Returns whether a tensor covers all of its storage."""
     return (
         tensor.data_ptr() == storage_ptr(tensor)
         and tensor.nelement() * _SIZE[tensor.dtype] == storage_size(tensor)
@@ -203,7 +203,8 @@ def _is_complete(tensor):
 
 
 def _filter_shared_not_shared(tensors, state_dict):
-    """Sets of names of one memory, cut where their ranges do not overlap."""
+    """Splits sets of names that share a storage where their ranges do not
+    overlap."""
     cut = []
     for shared in tensors:
         if len(shared) < 2:
@@ -224,7 +225,7 @@ def _filter_shared_not_shared(tensors, state_dict):
 
 
 def _find_shared_tensors(state_dict):
-    """Sets of names; the tensors of one set share memory."""
+    """Returns sets of names; the tensors of a set share memory."""
     tensors = defaultdict(set)
     for name, tensor in state_dict.items():
         if tensor.device.type == "meta":
@@ -237,10 +238,12 @@ def _find_shared_tensors(state_dict):
 
 def _remove_duplicate_names(state_dict, *, preferred_names=None,
                             discard_names=None):
-    """The names to leave out if names share memory, by the one to keep.
+    """Returns names to leave out among names that share memory, by the name to
+    keep.
 
-    The name to keep is the first, in order, of the names that cover all of their
-    memory; preferred names come before others, names to discard after them.
+    The name to keep is the first, in order, of the names that cover all of
+    their memory; preferred names come before others, names to discard after
+    them.
     """
     preferred_names = set(
         _options.names("preferred_names", preferred_names or ())
@@ -280,7 +283,7 @@ def _getdtype(dtype_str):
 
 
 def _view2torch(safeview):
-    """Tensors by name of what deserialize() returns."""
+    """Returns tensors by name for the result of deserialize()."""
     result = {}
     for name, view in safeview:
         dtype, shape = _getdtype(view["dtype"]), list(view["shape"])
@@ -295,7 +298,8 @@ def _view2torch(safeview):
 
 
 def _to_ndarray(tensor):
-    """(a NumPy array of a tensor's bytes, what keeps them alive)."""
+    """Returns (a NumPy array of a tensor's bytes, the object that keeps them
+    alive)."""
     import numpy as np
 
     if tensor.device.type != "cpu":
@@ -306,7 +310,8 @@ def _to_ndarray(tensor):
 
 
 def _evaluate_tensors_for_save(tensors):
-    """Fails unless `tensors` is a dict of dense tensors that share no memory."""
+    """Raises unless `tensors` is a dict of dense tensors that share no
+    memory."""
     if not isinstance(tensors, dict):
         raise ValueError(
             "Expected a dict of [str, torch.Tensor] but received "
@@ -344,7 +349,8 @@ def _evaluate_tensors_for_save(tensors):
 
 
 def _flatten_as_ptr(tensors, keep_alive_buffer):
-    """TensorSpecs by name of tensors; what keeps them alive is appended."""
+    """Returns TensorSpecs by name for tensors; appends what keeps them
+    alive."""
     _evaluate_tensors_for_save(tensors)
     specs = {}
     for name, tensor in tensors.items():
@@ -359,7 +365,7 @@ def _flatten_as_ptr(tensors, keep_alive_buffer):
             )
         if tensor.device.type != "cpu":
             tensor = tensor.to("cpu")
-        # Bits that say what elements mean, which files do not have.
+        # Files cannot store the conjugate and negative bits.
         tensor = tensor.detach().resolve_conj().resolve_neg()
         keep_alive_buffer.append(tensor)
         specs[name] = TensorSpec(

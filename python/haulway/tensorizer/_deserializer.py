@@ -1,15 +1,14 @@
 """TensorDeserializer."""
 
-# How: the reference's class by its names and results, over one open checkpoint
-# of the engine. Tensors are read when they are asked for, or in one call for
-# many (load_into_module, read_tensors), through the memory and the threads
-# that every load has; what the reference does with readers, buffers and a
-# thread of its own is the engine's work here. Its counters are sums of what
-# loads report.
+# How: this class has the names and results of the reference's class, over one
+# open checkpoint of the engine. Tensors are read on access, or many in one call
+# (load_into_module, read_tensors), through the memory and threads that every
+# load uses; the engine does the work of the reference's readers, buffers and
+# thread. Its counters are sums of the loads' statistics.
 #
-# Keeping its pipeline of readers and buffers, with only reading and decrypting
-# replaced, would be a second engine beside the one that there is. Arguments
-# that steered the pipeline are taken, so that programs run unchanged.
+# Keeping the reference's pipeline of readers and buffers, with only reading and
+# decrypting replaced, would be a second engine. Arguments that controlled the
+# pipeline are accepted, so that programs run unchanged.
 
 
 from __future__ import annotations
@@ -41,14 +40,15 @@ from ._redis import url_of
 from ._s3 import is_object
 from .stream_io import open_stream
 
-# Haulway's names of what NumPy has as well.
+# Haulway's names of dtypes that NumPy also has.
 _PLAIN = frozenset(
     "F64 F32 F16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL C64 C128".split()
 )
 
 
 def _module_and_attribute(name):
-    """Where a tensor of a module is: tensors of the root begin with a dot."""
+    """Splits a tensor's name into module and attribute; the root module is
+    ""."""
     module, _, attribute = name.rpartition(".")
     return module, attribute
 
@@ -110,7 +110,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             "io": "pread",
             "threads": num_readers,
             "verify": verify_hash or None,  # False, the reference's default,
-            # leaves it to what is configured.
+            # means that the configured value applies.
             "keep_meta": keep_meta,
             "key": encryption._key if encryption else None,
             "passphrase": encryption._passphrase if encryption else None,
@@ -122,7 +122,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         self._bytes_read = 0
         self._position = 0
         if is_object(file_obj):
-            file_obj = open_stream(file_obj)  # Which knows who asks.
+            file_obj = open_stream(file_obj)  # It finds the credentials.
         with value_errors():
             self._core, self._source = self._reading.open_with_source(file_obj)
         if self._core.format != "tensorizer":
@@ -243,8 +243,8 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         )
 
     def _load(self, rows, verify=None):
-        """Loads those of the rows that are not in memory, all at once; those
-        that were loaded unverified are read again to verify them."""
+        """Loads the rows that are not in memory, all at once. Rows that were
+        loaded unverified are read again to verify them."""
         verify = self._verify if verify is None else verify
         with self._lock:
             missing = [row for row in rows if row not in self._loaded]
@@ -275,7 +275,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     # Iteration
 
     def _next_rows(self, filter_func, num_tensors):
-        """The rows that read_*() gives next; each is passed only once."""
+        """Yields the next rows for read_*(); each row is used only once."""
         while num_tensors != 0 and self._position < len(self._rows):
             row = self._rows[self._position]
             self._position += 1
@@ -468,7 +468,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     def close(self):
         """Closes the file; loaded tensors and digests stay."""
         if self._core is not None and self._loaded:
-            # A file that cannot be read any more is no reason to keep it.
+            # An unreadable file must still be closed.
             with contextlib.suppress(Error, ValueError, OSError):
                 self._read_headers()
         self._core = self._source = None

@@ -1,4 +1,4 @@
-"""Keys, types of tensors, and exceptions."""
+"""Encryption parameters, tensor types, and exceptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class InvalidFileError(Error, ValueError):
 
 @contextlib.contextmanager
 def value_errors():
-    """Turns errors about a file into ValueError, as the reference does."""
+    """Converts errors about a file to ValueError, as the reference does."""
     try:
         yield
     except (CorruptError, TruncatedError, LimitError, UnsupportedError) as e:

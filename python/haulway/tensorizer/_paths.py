@@ -1,4 +1,4 @@
-"""Tensors by path: names, trees, and mappings of the levels in between."""
+"""Tensors by path: names, trees, and mappings of intermediate levels."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ FilterFuncType = typing.Callable[
 
 
 def name_of(path):
-    """What filters and iteration call a tensor: its one key, or its path."""
+    """Returns a tensor's name for filters and iteration: its only key, or its
+    path."""
     if len(path) == 1 and isinstance(path[0], str):
         return path[0]
     return path
 
 
 def nest(items):
-    """From (path, leaf) pairs, dicts of dicts with the leaves in them."""
+    """Builds dicts of dicts with the leaves in them from (path, leaf) pairs."""
     root = {}
     for path, leaf in items:
         level = root
@@ -32,14 +33,14 @@ def nest(items):
 
 
 class View(Mapping):
-    """One level of the tree; looks up leaves when they are asked for."""
+    """One level of the tree; looks up leaves on access."""
 
     def __init__(self, level, leaf):
         self._level = level
         self._leaf = leaf
 
     def __getitem__(self, key):
-        # True is 1 for a dict, but no position in a list.
+        # A dict treats True as 1, but a bool is not an index of a list.
         if isinstance(key, bool) or not isinstance(key, (str, int)):
             raise KeyError(key)
         found = self._level[key]
@@ -66,7 +67,7 @@ class View(Mapping):
 
 
 def build(level, leaf):
-    """Real dicts and lists. Positions with gaps stay keys of a dict."""
+    """Builds dicts and lists. Indices with gaps stay keys of a dict."""
     if not isinstance(level, dict):
         return leaf(level)
     built = {key: build(below, leaf) for key, below in level.items()}

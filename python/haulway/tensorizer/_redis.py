@@ -1,5 +1,5 @@
-"""Streams of keys in Redis that are not a Tensorizer file: any
-PREFIX:NAME:OFFSET, as the reference's streams read them."""
+"""Reads Redis keys that are not a Tensorizer file: any PREFIX:NAME:OFFSET, as
+the reference's streams do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASKED_TOGETHER = 256
 
 
 class _Keys:
-    """What _haulway.file_object_source() reads: keys, one after another."""
+    """Reads keys one after another, for _haulway.file_object_source()."""
 
     parallel = 1
 
@@ -48,7 +48,7 @@ class _Keys:
 
 
 def _numbered(keys, prefix):
-    """(offset, key) of the keys with this prefix, by offset."""
+    """Returns (offset, key) of the keys with this prefix, sorted by offset."""
     pattern = re.compile(
         re.escape(prefix.encode()) + rb":[^:]*:([0-9]{1,18})", re.DOTALL
     )
@@ -60,7 +60,7 @@ def _numbered(keys, prefix):
 
 
 def open_keys(uri):
-    """A source of the keys that a prefix has, which are searched for."""
+    """Searches the keys with a prefix and returns a source over them."""
     import redis
 
     prefix = urllib.parse.urlsplit(uri).path.lstrip("/")
@@ -84,7 +84,7 @@ def open_keys(uri):
 
 
 def url_of(client, prefix):
-    """The URL of a prefix, as a client of the redis package reaches it."""
+    """Returns the URL of a prefix on the server of a redis client."""
     if not hasattr(client, "connection_pool"):
         raise TypeError(
             f"redis_client is {type(client).__name__}: expected a redis.Redis"

@@ -1,4 +1,4 @@
-"""How the reference's functions say who asks an S3, and where that is."""
+"""Converts the reference's arguments for S3 credentials and endpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _V4 = (None, "v4", "s3v4")
 
 
 class Access(NamedTuple):
-    """The keys, and the other settings of a configuration file."""
+    """Credentials, and the other settings of a configuration file."""
 
     access_key: str | None
     secret_key: str | None
@@ -23,7 +23,7 @@ class Access(NamedTuple):
 
 
 def _of_config(paths):
-    """What the first of these files says that can be read, or None."""
+    """Returns the settings of the first readable file, or None."""
     config = configparser.ConfigParser(interpolation=None)
     for path in paths:
         if config.read((path,)):
@@ -41,7 +41,8 @@ def _of_config(paths):
 
 
 def access_of(access_key, secret_key, config_path):
-    """Keys that are not given come from .s3cfg, both of them or none."""
+    """Returns the credentials. Missing keys are taken from .s3cfg; both keys
+    are set or neither."""
     for name, given in (("s3_access_key_id", access_key),
                         ("s3_secret_access_key", secret_key)):
         if given is not None:
@@ -60,7 +61,8 @@ def access_of(access_key, secret_key, config_path):
                 access_key=access_key, secret_key=secret_key
             )
     if access_key is None and secret_key is None:
-        return Access(None, None)  # Whatever else there is on the machine.
+        # Ignores all other credentials on the machine.
+        return Access(None, None)
     missing = "s3_secret_access_key" if access_key else "s3_access_key_id"
     raise ValueError(
         f"{missing} is not given: expected both keys, or the other one in "
@@ -69,7 +71,7 @@ def access_of(access_key, secret_key, config_path):
 
 
 def endpoint_of(endpoint, force_http):
-    """With its scheme; None where the library is to look for it."""
+    """Returns the endpoint with its scheme; None lets the library choose."""
     if not endpoint:
         return None
     text("s3_endpoint", endpoint)
@@ -85,7 +87,7 @@ def endpoint_of(endpoint, force_http):
 
 
 def options_of(access, endpoint, region, signature_version):
-    """As the library takes them."""
+    """Returns the S3 options as the library takes them."""
     for name, given in (("s3_endpoint", endpoint), ("s3_region_name", region)):
         if given is not None:
             text(name, given)
@@ -107,7 +109,7 @@ def options_of(access, endpoint, region, signature_version):
 
 def asking(access_key=None, secret_key=None, config_path=None, endpoint=None,
            force_http=None, region=None, signature_version=None):
-    """The options that open_stream's arguments come to, with .s3cfg."""
+    """Returns the S3 options for open_stream's arguments, with .s3cfg."""
     access = access_of(access_key, secret_key, config_path)
     if force_http is None and access.use_https is not None:
         force_http = not access.use_https
@@ -116,13 +118,13 @@ def asking(access_key=None, secret_key=None, config_path=None, endpoint=None,
 
 
 def is_object(name):
-    """Whether it is a name in an S3."""
+    """Returns whether the name is an S3 URL."""
     return isinstance(name, str) and name[:5].lower() == "s3://"
 
 
 def open_object(uri, options, remote):
-    """A source of an object; unsigned where nobody knows any keys, since it
-    may be public."""
+    """Opens an object as a source. Without credentials the request is unsigned,
+    since the object may be public."""
     try:
         return _haulway.open_s3_source(uri, options, remote)
     except PermissionDeniedError:

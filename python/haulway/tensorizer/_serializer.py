@@ -1,12 +1,13 @@
 """TensorSerializer."""
 
-# How: each call turns tensors into the rows that the library's stream takes, a
-# few at a time, and the stream writes them before the call returns, into a
-# temporary. Arguments are checked first, by the table of _options.py where
-# haulway.save() has them too, so that a wrong one leaves no folder and no file.
+# How: each call converts tensors to rows for the library's stream, a few at a
+# time, and the stream writes them to a temporary file before the call returns.
+# Arguments are checked first, by the table of _options.py if haulway.save() has
+# the same option, so that a wrong argument leaves no folder and no file.
 #
-# Collecting all tensors and laying the file out when it is closed was left out:
-# the reference lets a caller fill memory again at once, and hold one tensor.
+# Collecting all tensors and laying the file out at close() was left out: with
+# the reference, a caller may overwrite a tensor's memory at once, and keep only
+# one tensor in memory.
 
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from .._writing.tensorizer import leaves
 from ._params import EncryptionParams, TensorType
 from ._s3 import asking, is_object
 
-# Tensors of one call are written together, so that threads have enough to do;
-# but no more than so many bytes, which may be copies.
+# Tensors of one call are written together to keep the threads busy, but at most
+# this many bytes, since they may be copies.
 _WRITTEN_TOGETHER = 64 << 20
-# Free memory of the C library is given back after so many bytes: it keeps what
-# small things stand above, which may be all temporaries of a caller.
+# Bytes after which the C library's free memory is returned to the system. The C
+# library keeps memory below small live blocks, possibly all temporaries of the
+# caller.
 _TRIMMED_AFTER = 64 << 20
 _NAMES = {dtype: name for name, dtype in _torch_factory._DTYPES.items()}
 
@@ -55,7 +57,7 @@ def _path_of(name):
 
 
 def _row(path, kind, module, tensor):
-    """The description of a tensor for the library, without the data."""
+    """Returns a tensor's description for the library, without the data."""
     name = _NAMES.get(tensor.dtype)
     if name is None or tensor.is_quantized:
         raise ValueError(f"{path}: tensors of {tensor.dtype} are not written")
@@ -65,8 +67,8 @@ def _row(path, kind, module, tensor):
 
 
 def _tensors_of(m, include_non_persistent_buffers):
-    """(path, kind, index, module, dict, name) of each tensor: not itself, so
-    that nothing keeps it."""
+    """Yields (path, kind, index, module, dict, name) of each tensor, without a
+    reference to the tensor itself."""
     for index, (path, module) in enumerate(m.named_modules()):
         parts = [(TensorType.PARAM, module._parameters)]
         parts.append((TensorType.BUFFER, module._buffers))
@@ -163,16 +165,16 @@ class TensorSerializer:
             writing,
             encryption._derivation if encryption else None,
         )
-        self._waiting = []  # What append() takes.
-        self._to_remove = []  # (module, name) to set to None when written.
+        self._waiting = []  # Arguments of append() not yet written.
+        self._to_remove = []  # (module, name) to set to None after writing.
         self._waiting_bytes = 0
         self._untrimmed = 0
         self._bytes = 0
         self._closed = False
 
     def _add(self, path, kind, module, tensor):
-        """Writes a tensor, or lets it wait for others to be written with it;
-        see _flush()."""
+        """Writes a tensor, or queues it to be written with others; see
+        _flush()."""
         self._check_open()
         if not isinstance(tensor, torch.Tensor):
             import numpy
@@ -196,7 +198,7 @@ class TensorSerializer:
             self._flush()
 
     def _flush(self):
-        """Writes what waits: once a call of the user is done, nothing does."""
+        """Writes the queued tensors. Must run before a user's call returns."""
         waiting, self._waiting = self._waiting, []
         self._untrimmed += self._waiting_bytes
         self._waiting_bytes = 0
@@ -211,8 +213,8 @@ class TensorSerializer:
 
     @contextlib.contextmanager
     def _writing(self):
-        """Nothing waits when the block is left; what was given to a call that
-        failed is not written."""
+        """Flushes at the end of the block. Tensors given to a failing call are
+        not written."""
         self._check_open()
         try:
             yield
@@ -288,7 +290,8 @@ class TensorSerializer:
         stream, self._stream = self._stream, None
         stream.commit()
         if isinstance(self._target, UploadStream):
-            self._target.close()  # As the reference does: then it is there.
+            # As in the reference, the file is complete afterwards.
+            self._target.close()
         elif hasattr(self._target, "flush"):
             self._target.flush()
 
@@ -296,7 +299,7 @@ class TensorSerializer:
         return self
 
     def __exit__(self, kind, value, trace):
-        # After an exception there is no file to be had.
+        # After an exception no file is made.
         if kind is None:
             self.close()
         self._closed = True

@@ -5,16 +5,15 @@ Any thread may call the functions of this module at any time, unless a
 docstring says otherwise.
 """
 
-# How: the reference's names and arguments, over the library's sources and
-# sinks: what is read comes by ranges, retried and checked as for every URL,
-# and what is written is uploaded in parts while it is made. Only what a
-# program can see of a stream, its position, its timings and its headers, is
-# kept here.
+# How: the reference's names and arguments over the library's sources and sinks.
+# Reads are ranges, retried and checked as for every URL, and writes are
+# uploaded in parts while the caller writes. Only the visible state of a stream,
+# its position, timings and headers, is kept here.
 #
-# Running curl in a process of its own with a pipe, as the reference does, was
-# left out: it can neither seek without a new process nor say what an answer
-# was. Keys come from arguments, or from .s3cfg as there, and boto3 is not
-# needed.
+# Running curl in a separate process with a pipe, as the reference does, was
+# left out: seeking needs a new process, and the server's response is not
+# available. Credentials come from arguments, or from .s3cfg as in the
+# reference; boto3 is not needed.
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ from ._s3 import access_of, asking, open_object, options_of
 
 __all__ = ["CAInfo", "CURLStreamFile", "RedisStreamFile", "open_stream"]
 
-# As long as the reference lets presigned URLs be valid, at least.
+# The minimum validity of the reference's presigned URLs.
 _PRESIGNED_SECONDS = 86400
 
 
@@ -97,7 +96,7 @@ class CAInfo:
 
 
 def _remote(certificate_handling, headers=None):
-    """How a server is reached, as the library takes it."""
+    """Returns the connection options as the library takes them."""
     if certificate_handling is not None and not isinstance(
         certificate_handling, CAInfo
     ):
@@ -157,7 +156,7 @@ class CURLStreamFile(SourceStream):
         started = time.monotonic()
         try:
             source = open_source()
-        except DecryptError as error:  # Certificates; programs catch OSError.
+        except DecryptError as error:  # Certificate; programs expect OSError.
             raise IoError(
                 f"Failed to open stream: {error.message}", error.code
             ) from error
@@ -259,7 +258,7 @@ def s3_download(path_uri, s3_access_key_id, s3_secret_access_key,
 def _s3_download_url(path_uri, s3_access_key_id, s3_secret_access_key,
                      s3_endpoint=None, s3_region_name=None,
                      s3_signature_version=None):
-    """A presigned URL of an object; tests of the reference's call it."""
+    """Returns a presigned URL of an object; the reference's tests call it."""
     access = access_of(s3_access_key_id, s3_secret_access_key, None)
     return _haulway.presign_s3(
         path_uri, _PRESIGNED_SECONDS,
@@ -280,12 +279,13 @@ def _open_local(path, mode, buffer_size, begin, end):
         if begin is not None or end is not None:
             raise ValueError("begin and end are for reading")
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-        # The reference reads back what it wrote.
+        # The reference can read back what it wrote.
         mode = mode.replace("+", "") + "+"
         return builtins.open(path, mode, buffering=buffering)
     if begin is None and end is None:
         return builtins.open(path, mode, buffering=buffering)
-    # If a part is opened, positions count from its begin, as in the reference.
+    # If a range is opened, positions count from its beginning, as in the
+    # reference.
     source = _haulway.open_source(path, False)
     begin = min(begin or 0, source.size)
     end = source.size if end is None else min(end, source.size)

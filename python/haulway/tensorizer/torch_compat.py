@@ -43,7 +43,7 @@ __all__ = ("tensorizer_saving", "tensorizer_loading")
 # The first fields of a persistent id.
 _WHO, _VERSION, _WHAT = "TensorizerPickler", 0, "storage"
 
-# What the innermost `with` of this thread or task says, or None.
+# The arguments of the innermost `with` of this thread or task, or None.
 _saving: contextvars.ContextVar = contextvars.ContextVar(
     "haulway.tensorizer.saving", default=None
 )
@@ -53,7 +53,7 @@ _loading: contextvars.ContextVar = contextvars.ContextVar(
 
 
 class _Patch:
-    """Stands in for a function of torch while anybody needs it to."""
+    """Replaces a function of torch while at least one user needs it."""
 
     def __init__(self, name, around):
         self._name = name
@@ -82,7 +82,7 @@ class _Patch:
     def __exit__(self, *exception):
         with self._lock:
             self._users -= 1
-            # What somebody else has put there since is theirs to take away.
+            # If another package has replaced the function since, leave it.
             if (
                 self._users == 0
                 and getattr(torch, self._name) is self._stand_in
@@ -91,7 +91,7 @@ class _Patch:
 
 
 def _beside(f):
-    """The path of the file with a checkpoint's tensors, or None."""
+    """Returns the path of the file with a checkpoint's tensors, or None."""
     name = f if isinstance(f, (str, bytes, os.PathLike)) else getattr(
         f, "name", None
     )
@@ -113,7 +113,7 @@ def _target(file_obj, f):
 
 
 class _PickleModule:
-    """Another pickle module, with its pickler or unpickler extended."""
+    """Wraps a pickle module with an extended pickler or unpickler."""
 
     def __init__(self, module, **classes):
         self._module = module
@@ -124,14 +124,15 @@ class _PickleModule:
 
 
 class _Storages:
-    """The storages that a pickler met, each once, by its number."""
+    """Collects the storages that a pickler meets, each once, by number."""
 
     def __init__(self):
         self._numbers = {}
         self._kept = []
 
     def persistent_id(self, obj):
-        """What stands for a storage, or None for anything else."""
+        """Returns the persistent id of a storage, or None for any other
+        object."""
         dtype = None
         if isinstance(obj, torch.storage.TypedStorage):
             dtype = obj.dtype
@@ -153,7 +154,7 @@ class _Storages:
 
 
 def _either(first, second):
-    """A function of one argument that asks the second if the first says
+    """Returns a function of one argument that calls `second` if `first` returns
     None."""
 
     def persistent_id(obj):
@@ -164,7 +165,7 @@ def _either(first, second):
 
 
 def _pickle_with(module, storages):
-    # torch gives its own hook either in a subclass or by setting it.
+    # torch sets its own hook in a subclass or by assignment.
     class Pickler(module.Pickler):
         def __init_subclass__(cls, **kwargs):
             super().__init_subclass__(**kwargs)
@@ -207,7 +208,7 @@ def _save_tensors(file_obj, tensors, kwargs):
 
 
 class _Loaded:
-    """The storages of a file, which is read when the first is asked for."""
+    """The storages of a file, which is read when the first one is requested."""
 
     def __init__(self, load):
         self._load = load
@@ -233,7 +234,8 @@ class _Loaded:
             )
         if number not in self._storages:
             self._storages[number] = _untyped(self._tensors[number])
-        # As torch.load() does: its functions expect a dtype of every storage.
+        # As in torch.load(), whose functions expect every storage to have a
+        # dtype.
         return _torch_private.typed_storage(
             self._storages[number], torch.uint8 if dtype is None else dtype
         )

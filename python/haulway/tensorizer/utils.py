@@ -186,7 +186,8 @@ def get_mem_usage() -> str:
 
 
 class _EmptyIsMeta(TorchFunctionMode):
-    """torch.empty() makes meta tensors. Of one thread; nothing is patched."""
+    """Makes torch.empty() return meta tensors in this thread, without a
+    patch."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})

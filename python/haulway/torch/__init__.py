@@ -130,7 +130,7 @@ def _load(f, map_location, pickle_module, weights_only, encoding, reading,
                 "kInvalidArgument",
             )
         if reading.io == "auto":
-            # Tensors are never views of the bytes that this was given.
+            # Tensors must never be views of the caller's bytes.
             reading.io = "pread"
     start = None if is_path(f) else _position(f)
     core = reading.open(f)
@@ -163,7 +163,7 @@ def _load(f, map_location, pickle_module, weights_only, encoding, reading,
 
 
 def _torch_defaults():
-    """The options of reading that torch is configured with."""
+    """Returns the reading options of torch's configuration."""
     order = torch.serialization.get_default_load_endianness()
     defaults = {name: _torch_private.configured("load", name)
                 for name in ("mmap", "mmap_flags")}
@@ -173,7 +173,7 @@ def _torch_defaults():
 
 
 def _torch_saving():
-    """The options of saving that torch is configured with."""
+    """Returns the saving options of torch's configuration."""
     return {name: _torch_private.configured("save", name)
             for name in ("compute_crc32", "storage_alignment")}
 
@@ -249,7 +249,7 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
 
 
 def _protocol(given):
-    """A protocol as pickle takes it, as a number from 2 to 5."""
+    """Returns a pickle protocol as a number from 2 to 5."""
     if given is None:
         given = pickle.DEFAULT_PROTOCOL
     if not isinstance(given, int):
@@ -275,7 +275,7 @@ def _protocol(given):
 
 def _load_safetensors(path, map_location, pickle_module, weights_only,
                       reading):
-    """A flat dict; the arguments that matter for pickles only are ignored."""
+    """Loads a flat dict; arguments that matter only for pickles are ignored."""
     if weights_only and pickle_module is not None:
         raise UnsupportedError(
             "weights_only=True takes no pickle_module", "kUnsupported"
@@ -312,7 +312,8 @@ def _position(f):
 
 
 def __getattr__(name):
-    # The one takes its names from here; the other imports torch.distributed.
+    # "serialization" takes its names from this module; "dcp" imports
+    # torch.distributed.
     if name in ("serialization", "dcp"):
         return importlib.import_module(f"{__name__}.{name}")
     if name in ("install", "installed", "uninstall"):

@@ -30,15 +30,15 @@ from .._reading.source import is_path, path_of
 from . import load_path, save
 
 _log = logging.getLogger("haulway")
-_stand_ins = {}  # "load" or "save": _StandIn, while it stands there.
+_stand_ins = {}  # "load" or "save": the _StandIn in place of torch's function.
 _counting = threading.Lock()
 _counts = dict.fromkeys(("load", "save", "torch_load", "torch_save"), 0)
 
 
 class Installed:
-    """What install() did; `with` takes it back at the end of a block.
+    """The result of install(); as a `with` block it uninstalls at the end.
 
-    patched: "module.name" of what modules had bound, sorted.
+    patched: "module.name" of the names that modules had bound, sorted.
     """
 
     def __init__(self, patched):
@@ -122,13 +122,13 @@ def uninstall():
 
 
 def _exchange(pairs):
-    # Modules of ours keep torch's own.
+    # Modules of ours keep torch's own functions.
     exchange = Exchange(lambda name: name.split(".")[0] == "haulway")
     return exchange.put(pairs)
 
 
 class _StandIn:
-    """`function` stands for one of torch's, `theirs`, by its name."""
+    """Replaces torch's function `theirs`, under its name."""
 
     def __init__(self, name):
         self.is_on = True
@@ -155,7 +155,7 @@ class _StandIn:
         self.function = function
 
 
-# The argument f of a call.
+# Returns the argument f of a call.
 def _of_load(f=None, *_, **others):
     return f
 
@@ -164,10 +164,10 @@ def _of_save(obj=None, f=None, *_, **others):
     return f
 
 
-# The function that finds f, ours, and which of its errors leave a call to
-# torch. Where saving fails for another reason, a disk that is full, the file
-# is as it was, and torch would not leave it so. A TypeError is an argument
-# that ours does not have.
+# For each name: a function that finds f, our function, and the errors after
+# which torch's function is called. If saving fails for another reason, such as
+# a full disk, the old file is intact; torch would destroy it. A TypeError means
+# an argument that our function does not have.
 _CALLS = {
     "load": (_of_load, load_path, (Error, TypeError)),
     "save": (_of_save, save, (
@@ -178,7 +178,7 @@ _CALLS = {
 
 
 def _why_not(f, name):
-    """Why a call is torch's from the start, or None."""
+    """Returns the reason why torch handles a call from the start, or None."""
     if not is_path(f):
         return "no path"
     path = os.fspath(f)

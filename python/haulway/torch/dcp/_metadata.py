@@ -1,8 +1,8 @@
-"""The file .metadata of a DCP directory, as torch's Metadata."""
+"""Reads the file .metadata of a DCP directory as torch's Metadata."""
 
-# How: the library parses the pickle, runs nothing, and checks that the parts
-# agree: chunks that tile their tensors, and files that lie in the directory.
-# Its facts become torch's own dataclasses here.
+# How: the library parses the pickle, runs no code, and checks that the parts
+# agree: chunks must tile their tensors, and files must be in the directory.
+# Here the results become torch's own dataclasses.
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from ... import _haulway
 from ..._torch.factory import dtype_of
 
-# By the numbers that a pickle has for them.
+# Indexed by their number in the pickle.
 _MEMORY_FORMATS = (
     torch.contiguous_format, torch.channels_last, torch.preserve_format,
 )
@@ -24,10 +24,9 @@ _MEMORY_FORMATS = (
 
 @contextlib.contextmanager
 def no_gc():
-    """A `with` block that makes many objects, none of which is garbage: looking
-    for some, again and again as they grow in number, would take a fifth of the
-    time of a load.
-    """
+    """Returns a `with` block without garbage collection, for making many
+    objects that are not garbage. Repeated collections would take a fifth of a
+    load's time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -57,7 +56,8 @@ def read_metadata(source, opening):
 
 
 def _entries_and_places(facts):
-    """state_dict_metadata and storage_data, of what the library says."""
+    """Returns state_dict_metadata and storage_data for the library's
+    results."""
     entries, places = {}, {}
     for one in facts:
         name = one[0]
@@ -86,7 +86,7 @@ def _entries_and_places(facts):
 
 
 def called(index):
-    """What messages call the entry that a MetadataIndex means."""
+    """Returns the name of a MetadataIndex's entry for messages."""
     if index.offset is None:
         return index.fqn
     return f"{index.fqn} at {list(index.offset)}"

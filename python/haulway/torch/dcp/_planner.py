@@ -1,9 +1,9 @@
-"""A planner of loads that makes objects from data."""
+"""A load planner that makes objects from data."""
 
-# How: what torch plans for a tensor that is one chunk, and is wanted whole, is
-# planned here: one item, whose sizes are those of the metadata. Everything else
-# (parts, DTensors, keys that differ) is torch's own planner's. For thousands of
-# tensors its search for overlaps takes longer than reading them.
+# How: a tensor that is one chunk and is wanted whole is planned here: one item,
+# whose sizes are those of the metadata. Everything else (parts, DTensors,
+# different keys) is left to torch's own planner. For thousands of tensors its
+# search for overlaps takes longer than reading them.
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class LoadPlanner(DefaultLoadPlanner):
 
 
 def _is_one_chunk(value, entry):
-    """Whether a plain tensor is wanted whole that is stored in one chunk."""
+    """Returns whether a plain tensor is wanted whole and stored in one
+    chunk."""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and type(entry) is TensorStorageMetadata

@@ -1,12 +1,11 @@
 """A reader of DCP directories, for torch.distributed.checkpoint.load()."""
 
 # How: the items of a plan become requests to the library's engine: open_items()
-# opens what lies end to end in the files as one checkpoint, and load_tensors()
-# fills destinations with the slices that are wanted, all of them in one plan.
-# A destination that is not dense memory of this process, or of another dtype,
-# is filled from memory between, a bounded part of the plan at a time.
-# Entries that are no tensors are read as they are: what makes objects of them
-# is the planner.
+# opens the consecutive items in the files as one checkpoint, and load_tensors()
+# fills the destinations with the requested slices, all in one plan. A
+# destination that is not dense memory of this process, or has another dtype, is
+# filled from intermediate memory, a bounded part of the plan at a time. Entries
+# that are not tensors are read as bytes; the planner makes objects from them.
 
 from __future__ import annotations
 
@@ -36,12 +35,12 @@ from ..._torch import private as _torch_private
 from ..._torch.factory import dtype_of, name_of_dtype
 from ._metadata import called, no_gc, read_metadata
 
-# Limits of one part of a plan: the bytes that opening its items on a server
-# brings, and the intermediate memory of its tensors.
+# Limits of one part of a plan: the bytes read to open its items on a server,
+# and the intermediate memory of its tensors.
 _PART_BYTES = 128 << 20
-# Small items of a server are read whole when they are opened.
+# Items up to this size on a server are read completely when they are opened.
 _WHOLE_BYTES = 256 << 10
-# Entries that are no tensors are read together up to so much.
+# Entries that are not tensors are read together up to this many bytes.
 _TOGETHER_BYTES = 64 << 20
 
 
@@ -80,7 +79,7 @@ class Reader(StorageReader):
     def __repr__(self):
         return described(self, path_text(self._path))
 
-    # What torch calls
+    # Methods that torch calls
 
     def reset(self, checkpoint_id=None):
         """Begins a load; `checkpoint_id` is another path, if it is given."""
@@ -114,8 +113,7 @@ class Reader(StorageReader):
             raise CorruptError("Metadata lacks storage_data", "kCorrupt")
         self._metadata = metadata
         self._sizes = {}
-        # Comparing two MetadataIndex takes longer than all else that a look-up
-        # does.
+        # Comparing two MetadataIndex takes longer than the rest of a lookup.
         with no_gc():
             self._places = {
                 (index.fqn, index.offset): place
@@ -165,7 +163,7 @@ class Reader(StorageReader):
     # Files
 
     def _open(self, name):
-        """The source of a file of the directory."""
+        """Returns the source of a file in the directory."""
         if "://" not in self._path:
             path = os.path.join(self._path, name)
             top = os.path.realpath(self._path)
@@ -195,15 +193,14 @@ class Reader(StorageReader):
             )
         return place
 
-    # Entries that are no tensors
+    # Entries that are not tensors
 
     def _read_bytes(self, items, files, planner):
         group, total = [], 0
         for item in items:
             place = self._place(item)
             source = files[place.relative_path]
-            # What a range claims is compared with the file before it is
-            # allocated.
+            # Check a claimed range against the file before allocating it.
             source = _haulway.slice_source(source, place.offset, place.length)
             if group and total + place.length > _TOGETHER_BYTES:
                 self._hand_over(group, planner)
@@ -232,7 +229,7 @@ class Reader(StorageReader):
     # Tensors
 
     def _parts(self, items, files):
-        """The items in the order of the files, in parts of bounded memory."""
+        """Yields the items in file order, in parts of bounded memory."""
         with no_gc():
             places = [(self._place(item), item) for item in items]
             places.sort(key=lambda one: (one[0].relative_path, one[0].offset))
@@ -278,9 +275,8 @@ class Reader(StorageReader):
             planner.commit_tensor(item, target)
 
     def _batches(self, core, rows, planner, filled):
-        """Yields requests to the engine, and the intermediate memory among
-        them; adds items and their destinations to `filled`.
-        """
+        """Yields batches of requests to the engine, and the intermediate memory
+        among them; adds items and their destinations to `filled`."""
         requests, between, held = [], [], 0
         for row, item in rows:
             info = core.tensor(row)
@@ -327,7 +323,7 @@ class Reader(StorageReader):
         yield requests, between
 
     def _check_stored(self, item, info):
-        """Fails if a chunk is not what the metadata say of it."""
+        """Raises if a chunk does not match the metadata."""
         index = item.storage_index
         entry = self._metadata.state_dict_metadata.get(index.fqn)
         chunks = self._sizes.get(index.fqn)
@@ -335,7 +331,7 @@ class Reader(StorageReader):
             chunks = {} if entry is None else {
                 one.offsets: one.sizes for one in entry.chunks
             }
-            if len(chunks) > 1:  # Looked at more than once.
+            if len(chunks) > 1:  # It is used more than once.
                 self._sizes[index.fqn] = chunks
         wanted = chunks.get(index.offset)
         if wanted is None:
@@ -365,7 +361,7 @@ class Reader(StorageReader):
 
 
 class _Files(dict):
-    """Sources by name, opened when they are first wanted."""
+    """Sources by name, opened on first use."""
 
     def __init__(self, open_file):
         super().__init__()
@@ -382,7 +378,7 @@ class _Files(dict):
 
 
 def _check_archive(data, name, path):
-    """Fails with MismatchError if a record is not what it was written as."""
+    """Raises MismatchError if a record does not match its checksum."""
     archive = _haulway.open_archive(
         _haulway.bytes_source(data, f"{name} of {path}"), True, False
     )

@@ -1,11 +1,11 @@
-"""The flavour of DCP whose data files are safetensors."""
+"""The variant of DCP whose data files are safetensors."""
 
-# How: there is no .metadata. Each file says in its header where in the whole
-# tensors its own begin; from all headers together come torch's Metadata, and
-# reading is that of the other reader, a file at a time. That a shard is missing
-# shows in a hole, in the numbers of the files' names, or, for files that were
-# written here, in the sizes of whole tensors that their headers have too.
-# torch's reader takes the largest end that it finds for the size of a tensor.
+# How: there is no .metadata. Each file's header tells where its tensors begin
+# in the whole tensors. torch's Metadata is built from all headers, and reading
+# is that of the other reader, one file at a time. A missing shard shows as a
+# gap, in the numbers of the files' names, or, for files that Haulway wrote, in
+# the sizes of whole tensors that their headers also have. torch's reader
+# assumes that the largest end it finds is the size of a tensor.
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _INDEX = "model.safetensors.index.json"
 _FILE = re.compile(
     r"(?:shard-(\d+)-)?model-(\d+)-of-(\d+)\.safetensors"
 )
-# Keys of __metadata__: torch's, and the sizes of whole tensors.
+# Keys of __metadata__: torch's, and Haulway's for the sizes of whole tensors.
 _OFFSETS, _VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
 _SIZES = "DCP_TENSOR_SIZES"
 
@@ -104,7 +104,7 @@ class SafetensorsReader(Reader):
         self._cores = {}
 
     def _names(self):
-        """The names of the files of the directory."""
+        """Returns the names of the files in the directory."""
         if "://" not in self._path:
             names = os.listdir(self._path)
         else:
@@ -151,7 +151,7 @@ class SafetensorsReader(Reader):
 
 
 def _parsed(text, name):
-    """The dict of a value of __metadata__."""
+    """Parses a value of __metadata__ as a dict."""
     if text is None:
         return {}
     try:
@@ -169,7 +169,7 @@ def _parsed(text, name):
 
 
 def _check_names(names, path):
-    """Fails if numbers in the files' names show that one is missing."""
+    """Raises if the numbers in the files' names show that one is missing."""
     found = [match for match in map(_FILE.fullmatch, names) if match]
     counts = {int(match[3]) for match in found}
     shards = {int(match[1]) for match in found if match[1]}
@@ -188,7 +188,7 @@ def _check_names(names, path):
 
 
 def _add(entries, fqn, info, begin, name):
-    """Adds a chunk to the tensors that are known."""
+    """Adds a chunk to the known tensors."""
     if len(begin) != len(info.shape):
         raise CorruptError(
             f"{fqn} begins at {list(begin)}: expected {len(info.shape)} numbers"
@@ -215,7 +215,7 @@ def _add(entries, fqn, info, begin, name):
 
 
 def _check_tiles(name, entry):
-    """Fails unless the chunks are the tensor, each element once."""
+    """Raises unless the chunks cover every element of the tensor once."""
     size, total = entry.size, 0
     for chunk in entry.chunks:
         begin, extent = chunk.offsets, chunk.sizes
@@ -240,9 +240,9 @@ def _check_tiles(name, entry):
 
 
 def _check_apart(name, chunks):
-    """Fails if two chunks overlap."""
-    # In the order of their first rows, one meets only those behind it that
-    # begin before it ends.
+    """Raises if two chunks overlap."""
+    # Sorted by first row, a chunk can overlap only later ones that begin before
+    # it ends.
     chunks.sort(key=lambda one: one.offsets)
     for i, one in enumerate(chunks):
         for other in chunks[i + 1:]:

@@ -1,11 +1,12 @@
 """A writer of DCP directories, for torch.distributed.checkpoint.save()."""
 
-# How: data files get names that no checkpoint in the directory has, by the id
-# of the save. The library writes each in one step: it appears whole and, with
-# durability, after its bytes are on the disk. Last of all `.metadata` replaces
-# the old one in one step too, and only then files go that it does not name: of
-# the old checkpoint, and of saves that were killed. So every moment finds an
-# old `.metadata` with all its files, or a new one with all of its own.
+# How: data files get names that no checkpoint in the directory has, made from
+# the id of the save. The library writes each file atomically: it appears
+# complete and, with durability, after its bytes are on the disk. Last,
+# `.metadata` atomically replaces the old one. Only then are files removed that
+# it does not name: those of the old checkpoint, and of killed saves. So at any
+# moment there is an old `.metadata` with all its files, or a new one with all
+# of its own.
 
 from __future__ import annotations
 
@@ -37,27 +38,28 @@ from ..._reading.remote import target_of
 from ..._reading.source import open_source, path_of
 from ..._writing.save import records_of
 
-# Files that a save of torch's writer or of this one leaves.
+# Data files of saves by torch's writer or by this one.
 _DATA_FILE = re.compile(r"__(\d+)_\d+(-[0-9a-f]{12})?\.distcp")
 _UNFINISHED = re.compile(
     r"\.__(\d+)_\d+-[0-9a-f]{12}\.distcp\.\d+-\d+\.haulway-tmp"
 )
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 
-# Threads in which dcp.async_save() saves; each ends with its save.
+# Name of the threads of dcp.async_save(); each ends with its save.
 _ASYNC_THREAD = "AsyncCheckpointExecutor"
 
 
 def _wait_for_the_saves_before():
-    """In a thread of async_save(): waits until the saves that were called before
-    this one end, since the collectives of two saves in one group must not mix.
+    """In a thread of async_save(): waits until earlier saves end, since the
+    collectives of two saves in one group must not mix.
 
-    The order is that of the calls, and so the same in every process.
+    The order is that of the calls, so it is the same in every process.
     """
     current = threading.current_thread()
     if not current.name.startswith(_ASYNC_THREAD):
         return
-    for thread in threading.enumerate():  # In the order of their start.
+    # In the order in which they were started.
+    for thread in threading.enumerate():
         if thread is current:
             return
         if thread.name.startswith(_ASYNC_THREAD):
@@ -110,7 +112,7 @@ class Writer(StorageWriter):
             f"durability={self._durability!r}",
         )
 
-    # What torch calls
+    # Methods that torch calls
 
     def reset(self, checkpoint_id=None):
         """Begins a save; `checkpoint_id` is another path, if it is given."""
@@ -160,7 +162,7 @@ class Writer(StorageWriter):
         """Writes the entries of `plan`, as `planner` gives them; the Future is
         done when this returns.
         """
-        # The coordinator's id, which is in the names, is that of all ranks.
+        # The names contain the coordinator's id, which all ranks use.
         rank, save = plan.storage_data
         files = [
             (f"__{rank}_{number}-{save}.distcp", items)
@@ -219,7 +221,8 @@ class Writer(StorageWriter):
         return "://" in self._path
 
     def _names(self, rank):
-        """What the names of a rank's files are made of."""
+        """Returns (rank, save id), which the names of a rank's files
+        contain."""
         return rank, self._save_id.replace("-", "")[:12]
 
     def _path_of(self, name):
@@ -235,7 +238,7 @@ class Writer(StorageWriter):
         return True
 
     def _put(self, name, items):
-        """Writes a file of items; gives the (offset, length) of each."""
+        """Writes a file of items; returns the (offset, length) of each."""
         ranges, _ = _haulway.write_items(
             target_of(self._path_of(name), self._remote), items, {
                 **{option: given("save", option, None)
@@ -247,7 +250,8 @@ class Writer(StorageWriter):
         return ranges
 
     def _files(self, items):
-        """The items of each file. The items that are not tensors come first."""
+        """Returns the items of each file; items that are not tensors come
+        first."""
         if not items:
             return []
         if not self._single_file:
@@ -267,7 +271,7 @@ class Writer(StorageWriter):
         return [file for file in files if file]
 
     def _write(self, name, items, planner):
-        """Writes one data file; gives its WriteResults."""
+        """Writes one data file; returns its WriteResults."""
         alignment = given("save", "storage_alignment", None)
         allowed = list(by_name())
         ranges = self._put(name, [
@@ -297,7 +301,7 @@ class Writer(StorageWriter):
 
 
 def _size_of(item):
-    """How many bytes an entry has, where that is known before it is made."""
+    """Returns the size of an entry in bytes if it is known before encoding."""
     if item.tensor_data is None:
         return 0
     return item.tensor_data.chunk.sizes.numel() * (
@@ -306,12 +310,12 @@ def _size_of(item):
 
 
 def _encoded(data, item, alignment, allowed):
-    """What _haulway.write_items() takes of an entry."""
+    """Returns an entry as an argument of _haulway.write_items()."""
     if item.type == WriteItemType.BYTE_IO:
         return data.getbuffer()
     tensor = data.detach().cpu()
     if tensor.untyped_storage().nbytes() != tensor.nbytes:
-        tensor = tensor.clone()  # A view: the rest of its storage stays out.
+        tensor = tensor.clone()  # A view: leave the rest of its storage out.
     return records_of(
         _haulway.pickle_object(
             tensor, allowed, arrays_as_tensors=False, compact=False,
