@@ -1,4 +1,4 @@
-"""What the workers of the arena's tests run; importable under spawn."""
+"""Worker functions for the arena tests; importable under spawn."""
 
 import os
 import signal
@@ -63,7 +63,7 @@ def fails_at_once():
 
 
 class Killed:
-    """Kills its own process, on a signal or by exiting."""
+    """Kills its own process, by a signal or by exiting."""
 
     def __init__(self, after, how, size):
         self.after, self.how, self.size = after, how, size
@@ -120,7 +120,7 @@ def seen():
 
 
 def writes_pid(path):
-    """Says where it runs, then fills whatever it can."""
+    """Reports its pid, then fills as many items as it can."""
     with open(path + ".part", "w") as file:
         file.write(str(os.getpid()))
     os.rename(path + ".part", path)
@@ -149,7 +149,7 @@ def lends(arena, count, torch_dtype=False):
 
 
 def consume_and_hang(path, kind):
-    """A whole parent, for a test to kill."""
+    """A parent process for a test to kill."""
     arena = {
         "pool": lambda: ipc.SharedMemorySegmentPool(1 << 20, 2),
         "arena": lambda: ipc.SharedMemoryArena(1 << 20),
@@ -168,7 +168,7 @@ def consume_and_hang(path, kind):
 
 
 class Produces:
-    """A pipeline that must be entered, as some are."""
+    """A pipeline that must be entered as a context manager."""
 
     def __init__(self, count):
         self.count = count
@@ -192,7 +192,7 @@ def produces(count):
 
 
 class Packets:
-    """Media that knows how to become bytes."""
+    """Media packets that can serialise themselves."""
 
     made = 0
 
@@ -226,9 +226,9 @@ class Makes:
 
 
 def consumes(consumer, results, passes=1, stop_at=None, then=None, hold=0):
-    """A consumer of a broadcast in a process of its own.
+    """Consumes a broadcast in its own process.
 
-    Says what it got in each pass. At item `stop_at` of the first pass it
+    Reports the items of each pass. At item `stop_at` of the first pass it
     breaks, is killed, leaves, or exits, as `then` says.
     """
     held = []
@@ -276,7 +276,7 @@ def some_large(words, large, small):
 
 
 class Slow:
-    """Items that take a while each."""
+    """Items that each take some time."""
 
     def __init__(self, count, seconds):
         self.count, self.seconds = count, seconds

@@ -1,4 +1,4 @@
-"""Files for the tests of haulway.bulk, and faults in its workers."""
+"""Files for the tests of haulway.bulk, and faulty workers."""
 
 import os
 
@@ -6,8 +6,8 @@ import numpy
 
 import haulway
 
-# Loaded by every Python that a test with faults starts. A worker dies when it
-# looks at killer.pt, once at once.pt, and never gets past waits.pt.
+# Imported by every Python process that a test with faults starts. A worker dies
+# on killer.pt, dies the first time on once.pt, and hangs on waits.pt.
 FAULTS = """
 import os, signal, sys
 real = os.stat
@@ -32,7 +32,7 @@ os.stat = stat
 
 
 def make_files(folder, count=3, suffix=".pt"):
-    """Small checkpoints; their paths."""
+    """Makes small checkpoints; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for i in range(count):
@@ -43,16 +43,16 @@ def make_files(folder, count=3, suffix=".pt"):
 
 
 def damage(path):
-    """Flips a bit of the tensor of the second file that make_files() made."""
+    """Flips a bit in the tensor of the second file from make_files()."""
     data = bytearray(open(path, "rb").read())
-    at = data.index(b"\x00\x00\x80?" * 4)  # Ones.
+    at = data.index(b"\x00\x00\x80?" * 4)  # Four float32 ones.
     data[at] ^= 1
     with open(path, "wb") as file:
         file.write(data)
 
 
 def add_faults(folder, monkeypatch):
-    """Makes workers that start from now on have FAULTS."""
+    """Adds FAULTS to workers started from now on."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(FAULTS)
     monkeypatch.syspath_prepend(str(folder))

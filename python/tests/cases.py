@@ -21,7 +21,7 @@ V3 = [
 
 
 def filled(count, dtype):
-    """`count` elements of every bit pattern (0 and 1 for bool)."""
+    """Returns `count` elements of every bit pattern (0 and 1 for bool)."""
     item = torch.empty(0, dtype=dtype).element_size()
     raw = torch.arange(count * item, dtype=torch.int64).mul(37).add(11)
     raw = raw % 2 if dtype is torch.bool else raw % 256
@@ -163,7 +163,7 @@ OBJECTS = {
     **{f"sparse-{name}": (lambda name=name: sparse(name))
        for name in ("coo", "csr", "csc", "bsr", "bsc")},
 }
-# torch.load has no answer to compare with, or not the same way.
+# torch.load fails, or its result cannot be compared.
 NOT_LEGACY = {"meta", "nested"}
 
 

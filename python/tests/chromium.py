@@ -1,4 +1,5 @@
-"""A headless Chromium for tests, led through its pipe: it reaches no network."""
+"""Controls a headless Chromium through its pipe; the browser reaches no
+network."""
 
 import base64
 import contextlib
@@ -22,23 +23,23 @@ def found():
 
 
 class Browser:
-    """One page. What its scripts complain of is in `complaints`, what it asked
-    for in `requests`."""
+    """One page. `complaints` has its scripts' errors, `requests` its
+    requests."""
 
     def __init__(self, folder, width=1280, height=900, dark=False):
         to_it, ours_out = os.pipe()
         ours_in, from_it = os.pipe()
 
         def at_three_and_four():
-            # What it expects its pipe to be; copies first, as one may be at the
-            # other's place.
+            # Chromium expects its pipe on descriptors 3 and 4. Copy first,
+            # since one may already occupy the other's number.
             read, write = os.dup(to_it), os.dup(from_it)
             os.dup2(read, 3)
             os.dup2(write, 4)
 
         self.process = subprocess.Popen(
             [found(), "--headless", "--no-sandbox", "--disable-gpu",
-             "--disable-dev-shm-usage",  # Which is small in containers.
+             "--disable-dev-shm-usage",  # /dev/shm is small in containers.
              "--hide-scrollbars", "--force-device-scale-factor=1",
              f"--user-data-dir={folder}", f"--window-size={width},{height}",
              *(["--force-dark-mode"] if dark else []),
@@ -114,14 +115,14 @@ class Browser:
         self._load("Page.reload")
 
     def _load(self, what, **facts):
-        # Nothing is asked meanwhile: of a page that goes, that is an error.
+        # Evaluating code in a page that is being replaced is an error, so wait.
         before = self._loads
         self.call(what, **facts)
         while self._loads == before:
             self._note(self._message())
 
     def run(self, code):
-        """The value of an expression."""
+        """Returns the value of an expression."""
         done = self.call("Runtime.evaluate", expression=code, returnByValue=True,
                          awaitPromise=True)
         assert "exceptionDetails" not in done, done["exceptionDetails"]
@@ -131,7 +132,7 @@ class Browser:
         end = time.monotonic() + SECONDS
         while not self.run(code):
             assert time.monotonic() < end, f"never so: {code}"
-        # What was asked to be drawn is drawn then.
+        # By then the requested frame has been drawn.
         self.run("new Promise(done => requestAnimationFrame("
                  "() => requestAnimationFrame(done)))")
 

@@ -1,20 +1,21 @@
-"""Comparing what two loaders made of one file.
+"""Compares the objects that two loaders made from one file.
 
-Every difference that test_compare.py can think of is one here.
+Detects every difference that test_compare.py tries.
 """
 
 import struct
 
 import torch
 
-# What the parts of a compressed sparse tensor are called.
+# Names of the parts of compressed sparse tensors.
 COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_bsr: ("crow_indices", "col_indices"),
     torch.sparse_csc: ("ccol_indices", "row_indices"),
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
-# Two of them may be one object in one process and two in another.
+# Equal values of these types may be one object in one process and two in
+# another.
 INTERNED = (type(None), bool, int, float, complex, str, bytes, torch.dtype,
             torch.device, torch.layout, type)
 
@@ -30,12 +31,12 @@ def same_tensors(found, expected):
 
 
 def raw(storage):
-    """The bytes of a storage as a tensor."""
+    """Returns the bytes of a storage as a tensor."""
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 class Comparer:
-    """Asserts that two objects are the same: types, values, bits, sharing."""
+    """Asserts that two objects are equal in types, values, bits and sharing."""
 
     def __init__(self):
         self.objects = {}
@@ -45,7 +46,7 @@ class Comparer:
         self.alive = []
 
     def first_time(self, ours, theirs, path):
-        """Whether these were not met; fails if one was, without the other."""
+        """Returns whether both objects are new; fails if only one is."""
         self.alive.append((ours, theirs))
         seen = id(theirs) in self.objects
         assert self.objects.setdefault(id(theirs), id(ours)) == id(ours), (
@@ -60,7 +61,7 @@ class Comparer:
         if isinstance(theirs, INTERNED):
             self.scalars(ours, theirs, path)
             return
-        # The empty tuple is one object always.
+        # The empty tuple is always the same object.
         is_empty_tuple = type(theirs) is tuple and not theirs
         if not is_empty_tuple and not self.first_time(ours, theirs, path):
             return
@@ -98,7 +99,8 @@ class Comparer:
             assert ours == theirs, path
 
     def attributes(self, ours, theirs, path):
-        """What Python keeps beside the object: an OrderedDict's _metadata."""
+        """Compares attributes of the object, such as an OrderedDict's
+        _metadata."""
         if isinstance(theirs, (torch.storage.TypedStorage, torch.UntypedStorage)):
             return
         mine = getattr(ours, "__dict__", {})
@@ -112,7 +114,8 @@ class Comparer:
                      "is_nested", "is_quantized", "grad"):
             mine, other = getattr(ours, fact), getattr(theirs, fact)
             assert mine == other, (path, fact, mine, other)
-        # No hooks are None or an empty dict, which PyTorch makes of every file.
+        # No hooks are None or an empty dict; PyTorch makes the latter for every
+        # file.
         assert (ours._backward_hooks or {}) == (theirs._backward_hooks or {}), path
         assert ours.is_conj() == theirs.is_conj(), path
         assert ours.is_neg() == theirs.is_neg(), path
@@ -178,7 +181,7 @@ class Comparer:
             self.strided(mine.detach(), other.detach(), f"{path}[{i}]")
 
     def bytes(self, ours, theirs, path):
-        """Storages: their bytes, and which tensors share them."""
+        """Compares storages: their bytes, and which tensors share them."""
         assert ours.device == theirs.device, path
         assert ours.nbytes() == theirs.nbytes(), path
         if theirs.nbytes() == 0 or theirs.device.type == "meta":

@@ -15,14 +15,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def pytest_configure():
-    # Tests say which certificates are trusted.
+    # Tests choose the trusted certificates themselves.
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE",
                  "AWS_CA_BUNDLE"):
         os.environ.pop(name, None)
-    # `haulway bulk` runs in a Python that has the package.
+    # The interpreter with the package, for `haulway bulk`.
     os.environ.setdefault("HAULWAY_PYTHON", sys.executable)
-    # A shell has it ignored by what it runs in the background, and so by all
-    # that tests start.
+    # A shell ignores SIGINT in background jobs, which all processes that tests
+    # start would inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -46,7 +46,7 @@ def golden(tmp_path):
 
 @pytest.fixture(scope="session")
 def examples():
-    """Where the examples were built."""
+    """Returns the folder with the built examples."""
     folders = [os.environ.get("HAULWAY_EXAMPLES", "")]
     folders += sorted(map(str, ROOT.glob("build*/examples")))
     folders += sorted(map(str, ROOT.glob("build/*/examples")))
@@ -58,8 +58,8 @@ def examples():
 
 @pytest.fixture(scope="session")
 def command():
-    """The path of the haulway command: HAULWAY_COMMAND, or what `pip install .`
-    brings."""
+    """Returns the path of the haulway command: HAULWAY_COMMAND, or the one that
+    `pip install .` installed."""
     if named := os.environ.get("HAULWAY_COMMAND"):
         return named
     beside = pathlib.Path(sys.executable).with_name("haulway")
@@ -70,7 +70,7 @@ def command():
 
 @pytest.fixture(scope="session")
 def program(command):
-    """The path of the command as a program of its own, which needs no Python."""
+    """Returns the path of the standalone program, which needs no Python."""
     built = sorted(map(str, ROOT.glob("build/*/cli/haulway")))
     for path in (command, *built):
         with open(path, "rb") as file:
@@ -81,7 +81,8 @@ def program(command):
 
 @pytest.fixture
 def run(command, tmp_path):
-    """Runs the command in tmp_path; it must exit with `code`, if that is given."""
+    """Runs the command in tmp_path; if `code` is given, it must exit with
+    it."""
 
     def run(*arguments, code=0, cwd=tmp_path, text=True, **options):
         done = subprocess.run([command, *map(str, arguments)], cwd=cwd,
@@ -101,7 +102,7 @@ def nginx(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(tensors):
-    """A module's tensors as a safetensors file."""
+    """Returns a module's tensors as a safetensors file."""
     import safetensors.torch
 
     return safetensors.torch.save(tensors)
@@ -109,14 +110,14 @@ def model(tensors):
 
 @pytest.fixture(scope="module")
 def endpoint():
-    """The URL of an S3."""
+    """Returns the URL of an S3 server."""
     with moto_server() as url:
         yield url
 
 
 @pytest.fixture
 def bucket(endpoint):
-    """boto3's client of an S3 that has the bucket "bkt"."""
+    """Returns boto3's client of an S3 server that has the bucket "bkt"."""
     with bucket_of(endpoint) as client:
         yield client
 
@@ -129,7 +130,7 @@ def redis_port(tmp_path_factory):
 
 @pytest.fixture
 def client(redis_port):
-    """redis's client of a server that is empty."""
+    """Returns a redis client of an empty server."""
     import redis
 
     with redis.Redis("127.0.0.1", redis_port) as client:
@@ -138,7 +139,8 @@ def client(redis_port):
 
 
 def pytest_collection_modifyitems(items):
-    if "HAULWAY_WITHOUT_TORCH" not in os.environ:  # Of scripts/test-pythons.
+    # Set by scripts/test-pythons.
+    if "HAULWAY_WITHOUT_TORCH" not in os.environ:
         return
     from optional_torch import needs_torch  # Importing torch takes a second.
 

@@ -1,7 +1,7 @@
-"""Directories of torch.distributed.checkpoint, written by torch itself.
+"""Makes torch.distributed.checkpoint directories with torch itself.
 
-Run as `python dcp_directories.py FOLDER`: imports torch once, and forks the
-ranks, which talk by gloo over a file.
+Run as `python dcp_directories.py FOLDER`: imports torch once and forks the
+ranks, which communicate by gloo over a file.
 """
 
 import multiprocessing
@@ -43,7 +43,8 @@ DTYPES = [
 
 
 def alone():
-    """What one process saves: every dtype, edges of shapes, nested objects."""
+    """Returns what one process saves: every dtype, edge cases of shapes, nested
+    objects."""
     raw = torch.arange(64, dtype=torch.uint8) % 2
     tensors = {
         name: raw.clone().view(getattr(torch, name)) if name != "bool" else raw.bool()

@@ -1,8 +1,8 @@
 """Kills saves over a DCP checkpoint at every call that changes files.
 
 Run with kill_at.c preloaded: python dcp_killed.py FOLDER. Prints a JSON list of
-(killed, what torch's own reader finds, whether the next save left only its own
-files) for each call.
+(killed, state that torch's own reader finds, whether the next save left only
+its own files) for each call.
 """
 
 import ctypes
@@ -35,7 +35,8 @@ def save(number, folder):
 
 
 def found(folder):
-    """The number of the state that a checkpoint holds, whole."""
+    """Returns the number of the state in a checkpoint, which must be
+    complete."""
     for number in (1, 2):
         into = {key: value * 0 for key, value in state(number).items()}
         try:

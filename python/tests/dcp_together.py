@@ -1,4 +1,4 @@
-"""What four gloo processes do with DCP; see test_dcp_together.py."""
+"""Four gloo processes that use DCP; see test_dcp_together.py."""
 
 import functools
 import json
@@ -23,8 +23,8 @@ MANY = torch.arange(64 * 1024.0).reshape(64, 1024)
 
 @functools.cache
 def layouts(world):
-    """How a state is laid out over so many ranks, the first of all. To be
-    called by all."""
+    """Returns how a state is laid out over the first `world` ranks. All ranks
+    must call it."""
     line = DeviceMesh("cpu", list(range(world)))
     found = {"rows": (line, [Shard(0)]), "columns": (line, [Shard(1)]),
              "many": (line, [Shard(0)]), "same": (line, [Replicate()])}
@@ -78,7 +78,7 @@ def four():
     results["stock reads ours"] = load_stock(4, FOLDER / "ours4")
     results["we read ours"] = load_ours(4, FOLDER / "ours4")[0]
     results["we read theirs"] = load_ours(4, FOLDER / "theirs4")[0]
-    # Each rank apart.
+    # Each rank saves its own state.
     alone = {"rank": torch.full((5,), float(dist.get_rank())), "n": 1}
     for name, writer in (("apart", Writer(FOLDER / "apart")),
                          ("stock apart", None)):
@@ -105,7 +105,7 @@ def four():
     results["fsdp2"] = all(
         torch.equal(value.full_tensor(), wanted[name])
         for name, value in model.state_dict().items())
-    # Behind the caller, who goes on meanwhile.
+    # In the background, while the caller goes on.
     for kind in (AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS):
         folder = FOLDER / f"async-{kind.value}"
         mine = state(4)
@@ -121,7 +121,7 @@ def four():
 
 
 def two():
-    """The first two of them: what four wrote, and over it."""
+    """The first two ranks read what four wrote, and then overwrite it."""
     results, group = {}, layouts(2)["rows"][0].get_group()
     together = {"process_group": group}
     results["4 to 2"] = load_ours(2, FOLDER / "ours4", **together)[0]
@@ -140,7 +140,7 @@ def two():
         plain["model"]["many"] = torch.zeros(64, 1024)
         dcp.load(plain, storage_reader=Reader(FOLDER / "ours4"), no_dist=True)
         results["4 to 1"] = is_whole(plain)
-    # Both have read before anything is written over it.
+    # Both ranks must have read before anything is overwritten.
     dist.barrier(group)
     dcp.save(state(2, 2), storage_writer=Writer(FOLDER / "ours4"), **together)
     into = state(2, 0)

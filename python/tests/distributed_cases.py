@@ -1,4 +1,4 @@
-"""What gloo processes load together; see test_distributed_load.py."""
+"""Loads by groups of gloo processes; see test_distributed_load.py."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import haulway.distributed
 from gloo_group import join
 from haulway.distributed import _schedule, _together
 
-FOLDER = None  # With the files.
+FOLDER = None  # The folder with the files.
 FILES = ["m.safetensors", "m.pt", "m.tensors", "m.npz"]
 
 
@@ -32,7 +32,8 @@ def same(one, other):
 
 
 def part(tensor, rank, world, dimension=0):
-    """As torch.chunk() divides, and empty where that gives no more."""
+    """Returns a part as by torch.chunk(), or an empty one if there are too
+    few."""
     if dimension is None or tensor.ndim <= dimension:
         return tensor
     parts = tensor.chunk(world, dimension)
@@ -94,7 +95,7 @@ def good(rank, world):
             results[f"mesh {places}"] = all(
                 same(one.full_tensor(), wanted[name])
                 for name, one in found.items())
-    # Many rounds and pieces that are parts of rows.
+    # Many rounds, and pieces that are parts of rows.
     before = _schedule._ROUND_BYTES, _schedule._PIECE_BYTES
     _schedule._ROUND_BYTES, _schedule._PIECE_BYTES = 96 << 10, 1 << 10
     for placements in ("replicate", "shard", 1):
@@ -123,7 +124,7 @@ def good(rank, world):
 
 
 def raised(call):
-    """(code, message) of what a call raises."""
+    """Returns (code, message) of a call's exception."""
     try:
         call()
     except haulway.Error as error:
@@ -132,13 +133,13 @@ def raised(call):
 
 
 def sent(rank, world):
-    """good() by collectives, as between hosts."""
+    """Runs good() with collectives, as between hosts."""
     _together._SHARES_MEMORY = False
     return good(rank, world)
 
 
 def bad(rank, world):
-    """What fails in one process is raised in all, with its reason."""
+    """A failure in one process is raised in all, with its reason."""
     results = {}
     missing = FOLDER / ("none" if rank == 1 else "m.pt")
     code, said = raised(lambda: haulway.distributed.load(
@@ -163,7 +164,7 @@ def bad(rank, world):
 
 
 def status(name):
-    """A field of /proc/self/status, in bytes."""
+    """Returns a field of /proc/self/status in bytes."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith(name + ":"):
@@ -172,10 +173,10 @@ def status(name):
 
 
 def memory(rank, world):
-    """What a load takes beside its tensors, at its peak."""
-    load()  # What is made once.
+    """Returns a load's peak memory in addition to its tensors."""
+    load()  # One-time allocations.
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # The peak begins anew.
+        file.write("5")  # Resets the peak.
     before = status("VmRSS")
     found = load("large.safetensors")
     own = sum(one.nbytes for one in found.values())
@@ -184,7 +185,7 @@ def memory(rank, world):
 
 def without_the_last(rank, world, number):
     """Loads while the last process sends itself a signal between two rounds;
-    what the others raise."""
+    returns the exceptions of the others."""
     _schedule._ROUND_BYTES, _schedule._PIECE_BYTES = 96 << 10, 32 << 10
     read, count = _together.Together._read, []
     store = dist.distributed_c10d._get_default_store()
@@ -223,4 +224,4 @@ if __name__ == "__main__":
         print(json.dumps(said), flush=True)
         if name in ("good", "sent", "bad", "memory"):
             dist.barrier()
-    os._exit(0)  # Collectives that failed are left behind.
+    os._exit(0)  # Failed collectives are never completed.

@@ -1,4 +1,4 @@
-"""Runs a program in several processes that are one gloo group."""
+"""Runs a program in several processes that form one gloo group."""
 
 import json
 import os
@@ -7,10 +7,10 @@ import sys
 
 
 def run(program, folder, world, *arguments, code=0, timeout=240):
-    """Runs `program`, which must call join(), once for each rank.
+    """Runs `program`, which must call join(), once per rank.
 
-    Gives the lines that each rank printed, as JSON. All must exit with
-    `code`; None: with any, and the codes are given too.
+    Returns the lines that each rank printed, as JSON. All must exit with
+    `code`; None: with any code, and the codes are returned too.
     """
     processes = []
     for rank in range(world):
@@ -43,7 +43,7 @@ def run(program, folder, world, *arguments, code=0, timeout=240):
 
 
 def join():
-    """Joins the group; gives (rank, world)."""
+    """Joins the group; returns (rank, world)."""
     import torch
     import torch.distributed as dist
 

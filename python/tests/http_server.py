@@ -1,4 +1,5 @@
-"""HTTP servers for tests: one that does what a test says, wrongly too, and nginx."""
+"""HTTP servers for tests: one that misbehaves as a test tells it to, and
+nginx."""
 
 import contextlib
 import os
@@ -13,11 +14,11 @@ import time
 
 
 class Request:
-    """A request as a handler sees it."""
+    """A request as a handler gets it."""
 
     def __init__(self, connection, head, number, stopped):
         self.connection = connection
-        self.number = number  # Counted over all connections of the server.
+        self.number = number  # Counted over all connections to the server.
         self.closed = False
         self._stopped = stopped
         self.first, *lines = head.decode("latin-1").split("\r\n")
@@ -29,7 +30,7 @@ class Request:
 
     @property
     def range(self):
-        """(first, last) of the range that is asked for, or None."""
+        """Returns (first, last) of the requested range, or None."""
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range", ""))
         return found and (int(found[1]), int(found[2]))
 
@@ -47,7 +48,7 @@ class Request:
         self.send("\r\n".join(lines) + "\r\n\r\n", body)
 
     def serve(self, data, **headers):
-        """What a good server answers."""
+        """Answers as a correct server does."""
         if self.range is None:
             return self.answer(200, data, **headers)
         first, last = self.range
@@ -66,7 +67,7 @@ class Request:
         self.close()
 
     def stall(self):
-        """Sends nothing until the server is stopped or the client gone."""
+        """Sends nothing until the server is stopped or the client is gone."""
         self.connection.settimeout(0.05)
         while not self._stopped.is_set():
             try:
@@ -79,7 +80,7 @@ class Request:
         self.close()
 
     def drip(self, data):
-        """A byte now and then, until the client is gone."""
+        """Sends a byte now and then until the client is gone."""
         first, last = self.range
         last = min(last, len(data) - 1)
         self.send(f"HTTP/1.1 206 X\r\nContent-Length: {last - first + 1}\r\n"
@@ -92,7 +93,8 @@ class Request:
 
 
 def read_head(connection):
-    """What comes until a request's head is whole; nothing of who leaves."""
+    """Returns the bytes up to the end of a request's head; none if the client
+    leaves."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = connection.recv(65536)
@@ -103,13 +105,13 @@ def read_head(connection):
 
 
 def requests_of(connection):
-    """Each Request without a body that comes on a connection."""
+    """Yields each Request on a connection; requests have no body."""
     while head := read_head(connection):
         yield Request(connection, head.partition(b"\r\n\r\n")[0], 0, None)
 
 
 class FaultServer:
-    """Calls handler(request) for each request, each connection on a thread."""
+    """Calls handler(request) for each request; each connection has a thread."""
 
     def __init__(self, handler):
         self.handler = handler
@@ -178,7 +180,8 @@ def free_port():
 
 
 def make_certificates(folder):
-    """ca.pem, and server.pem with server.key for localhost, signed by it."""
+    """Makes ca.pem, and server.pem with server.key for localhost, signed by
+    it."""
     run = lambda *words: subprocess.run(  # noqa: E731
         ["openssl", *map(str, words)], check=True, capture_output=True,
         cwd=folder)
@@ -195,7 +198,7 @@ def make_certificates(folder):
 
 
 class Nginx:
-    """A real nginx over a folder: plain and TLS, with a log of requests."""
+    """An nginx that serves a folder, plain and with TLS, and logs requests."""
 
     def __init__(self, folder):
         program = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -266,8 +269,8 @@ class Nginx:
         return self.url(path)
 
     def requests(self):
-        """The lines of the log since the last call."""
-        time.sleep(0.02)  # A line is written when its answer was sent.
+        """Returns the lines of the log since the last call."""
+        time.sleep(0.02)  # A line is written after the response was sent.
         text = self._log.read_text()
         self._log.write_text("")
         return [line for line in text.lstrip("\0").splitlines() if line]

@@ -1,4 +1,4 @@
-"""Runs torch's DataLoader and ours, and compares what comes."""
+"""Runs torch's DataLoader and ours, and compares the results."""
 
 import dataclasses
 import random
@@ -15,8 +15,8 @@ SEED = 1234
 
 
 def outcome(loader_class, dataset, read=list, **options):
-    """What `read` makes of a loader, from the same seeds each time; with the
-    warnings, or with the failure; and what was drawn of random numbers."""
+    """Returns what `read` makes of a loader, always from the same seeds, with
+    the warnings or the failure, and the random state afterwards."""
     torch.manual_seed(SEED)
     random.seed(SEED)
     numpy.random.seed(SEED)
@@ -33,7 +33,7 @@ def outcome(loader_class, dataset, read=list, **options):
 
 
 def compare(dataset, read=list, **options):
-    """Asserts that both loaders give the same; returns what ours gave."""
+    """Asserts that both loaders give the same; returns our result."""
     options.setdefault("num_workers", 2)
     theirs = outcome(Theirs, dataset, read, **options)
     ours = outcome(Ours, dataset, read, **options)
@@ -42,8 +42,8 @@ def compare(dataset, read=list, **options):
 
 
 def failure(loader_class, dataset, **options):
-    """What came of a loader, and the exception that ended it. Nothing keeps
-    the iterator: workers of others would inherit it."""
+    """Returns the items of a loader and the exception that ended it. Nothing
+    keeps the iterator: other loaders' workers would inherit it."""
     options.setdefault("num_workers", 2)
     options.setdefault("batch_size", None)
     got = []
@@ -59,7 +59,7 @@ def failure(loader_class, dataset, **options):
 
 
 def refusals(dataset, **options):
-    """What each loader says to arguments that are wrong."""
+    """Returns each loader's message for wrong arguments."""
     said = []
     for loader_class in BOTH:
         try:
@@ -70,7 +70,7 @@ def refusals(dataset, **options):
 
 
 def same(one, two):
-    """Asserts that two values are of the same types, bits and layout."""
+    """Asserts that two values have the same types, bits and layout."""
     assert type(one) is type(two), (type(one), type(two))
     if isinstance(one, torch.Tensor):
         same_tensors(one, two)

@@ -1,4 +1,4 @@
-"""What the tests of DataLoader load; importable under spawn."""
+"""Datasets for the tests of DataLoader; importable under spawn."""
 
 import collections
 import dataclasses
@@ -15,11 +15,11 @@ Pair = collections.namedtuple("Pair", "left right")
 
 
 class Words(dict):
-    """A dict of a program's own."""
+    """A program's own subclass of dict."""
 
 
 class Numbered(list):
-    """A list of a program's own."""
+    """A program's own subclass of list."""
 
 
 @dataclasses.dataclass
@@ -29,7 +29,7 @@ class Record:
 
 
 class Batch:
-    """A type of a program's own, which pins itself."""
+    """A program's own type with a pin_memory() method."""
 
     def __init__(self, tensors):
         self.values = torch.stack(tensors)
@@ -53,7 +53,7 @@ def as_they_are(samples):
 
 
 class Numbers(Dataset):
-    """Sample i is (i, i squared), of a few elements."""
+    """Sample i is (i, i squared), a few elements each."""
 
     def __init__(self, count=20, size=6):
         self.count, self.size = count, size
@@ -66,7 +66,7 @@ class Numbers(Dataset):
 
 
 class Draws(Dataset):
-    """Samples are random numbers of every generator of the worker."""
+    """Samples are random numbers of every generator in the worker."""
 
     def __len__(self):
         return 16
@@ -77,7 +77,7 @@ class Draws(Dataset):
 
 
 class Bulk(Numbers):
-    """Gives all samples of a batch at once."""
+    """Returns all samples of a batch at once."""
 
     def __getitems__(self, indices):
         return [(torch.tensor(float(i)), -1) for i in indices]
@@ -115,7 +115,7 @@ class Keyed(Dataset):
 
 
 class Chosen(Dataset):
-    """Samples that were made beforehand."""
+    """Samples that were made in advance."""
 
     def __init__(self, *samples):
         self.samples = samples
@@ -146,7 +146,7 @@ class Counting(IterableDataset):
     def __init__(self, count=7):
         self.count = count
 
-    def __repr__(self):  # It is part of warnings.
+    def __repr__(self):  # Warnings contain it.
         return "Counting"
 
     def __len__(self):
@@ -157,7 +157,7 @@ class Counting(IterableDataset):
 
 
 class Split(IterableDataset):
-    """A part for each worker: `sizes[worker]` numbers from worker * 100."""
+    """Gives each worker a part: `sizes[worker]` numbers from worker * 100."""
 
     def __init__(self, *sizes):
         self.sizes = sizes
@@ -179,7 +179,7 @@ class Informed(Dataset):
 
 
 class Remembering(Dataset):
-    """Counts in the worker what it was asked for."""
+    """Counts the requests in the worker."""
 
     def __init__(self):
         self.seen = 0
@@ -193,7 +193,7 @@ class Remembering(Dataset):
 
 
 class Custom(Exception):
-    """An exception that one text does not make."""
+    """An exception that cannot be made from one text."""
 
     def __init__(self, one, two):
         super().__init__(one, two)
@@ -291,7 +291,7 @@ class Large(Dataset):
 
 
 class Unreadable:
-    """Can be pickled, and not be read."""
+    """Can be pickled but not unpickled."""
 
     def __reduce__(self):
         return _refuse, ()

@@ -1,4 +1,4 @@
-"""What haulway.ipc does with arguments at the edges of their range."""
+"""Arguments of haulway.ipc at the limits of their ranges."""
 
 import functools
 import math
@@ -192,7 +192,8 @@ def test_a_consumer_that_waited_too_long_kills_nobody():
         first, second = broadcast
         with pytest.raises(WorkerTimeout, match="or waits for another"):
             list(first)
-        assert len(list(second)) == 3  # The pass that the first one left.
+        # The pass that the first iterator left unfinished.
+        assert len(list(second)) == 3
         counts = {}
 
         def consume(consumer):

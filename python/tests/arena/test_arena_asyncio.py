@@ -1,4 +1,4 @@
-"""Items for a program of asyncio."""
+"""Iterating over a worker's items from asyncio."""
 
 import asyncio
 import functools

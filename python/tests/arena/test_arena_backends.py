@@ -47,7 +47,7 @@ def put(writer, *binaries):
 
 
 def fill(arena):
-    """Leaves no room: one unit is held."""
+    """Fills the arena: one unit is held."""
     writer, reader = ends(arena)
     size = getattr(arena, "capacity", None) or arena.segment_size
     for _ in range(getattr(arena, "count", 1)):
@@ -55,8 +55,8 @@ def fill(arena):
     return writer, reader
 
 
-# Seconds within which a call ends that does not wait for room: 60 s are the
-# time that it would wait.
+# Seconds in which a call must end that does not wait for room; waiting would
+# take 60 s.
 SOON = 30
 
 

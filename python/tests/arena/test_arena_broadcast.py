@@ -30,7 +30,7 @@ def counted(*arguments):
 
 
 class Consumers:
-    """Processes that consume a broadcast, and what they report."""
+    """Processes that consume a broadcast and report their results."""
 
     def __init__(self, broadcast, options, method="fork"):
         context = multiprocessing.get_context(method)
@@ -83,7 +83,7 @@ def test_memory_is_free_when_the_last_has_released_it():
     ) as broadcast:
         passes = [iter(consumer) for consumer in broadcast]
         items = [[next(each) for _ in range(4)] for each in passes]
-        # One copy for all of them.
+        # One copy for all consumers.
         assert arena.stats()["units"] == 4
         assert arena.stats()["high_water"] < 5 * 100_000
         items[0][0][:] = 77
@@ -95,7 +95,7 @@ def test_memory_is_free_when_the_last_has_released_it():
         for each in passes:
             with pytest.raises(StopIteration):
                 next(each)
-        # Once more, which the arena has room for only if all came back.
+        # Repeat: the arena has room only if all units were released.
         for _ in range(4):
             passes = [iter(consumer) for consumer in broadcast]
             for each in zip(*passes):
@@ -199,7 +199,7 @@ def test_the_worker_ends_with_the_broadcast():
     assert [int(next(each)[0]) for each in passes] == [0, 0]
     broadcast.close()
     assert process.exitcode == 0
-    # What was on its way may still come; then there is nobody left.
+    # Items in transit may still arrive; then no consumer is left.
     with pytest.raises(WorkerDied):
         for _ in passes[0]:
             pass

@@ -1,4 +1,4 @@
-"""haulway arena, as a user calls it."""
+"""The command `haulway arena`."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def test_ls_shows_what_is_in_use(run):
     del arena, writer
 
 
-# Each arena of the machine is looked at, those of other tests too.
+# Sweeps all arenas of the machine, including those of other tests.
 @pytest.mark.alone
 def test_sweep_leaves_the_living_alone(run):
     arena = SharedMemoryArena(1 << 20)
@@ -44,7 +44,7 @@ def test_sweep_leaves_the_living_alone(run):
 
 @pytest.mark.alone
 def test_sweep_names_who_holds_on(run):
-    # The maker ends; a child of its, which it forked, holds on.
+    # The creator exits; a child that it forked keeps the arena open.
     reader, writer = os.pipe()
     maker = os.fork()
     if maker == 0:

@@ -1,7 +1,7 @@
-"""Handlers on their own, packets through them, and silence.
+"""Handlers alone, packets passed through handlers, and silence.
 
-Names give the number of the behaviour: H of handlers, K of packets, G of
-what waits on both sides.
+Names give the number of the behaviour: H of handlers, K of packets, G of waits
+on both sides.
 """
 
 import functools
@@ -33,7 +33,8 @@ BYTES_LIKE = [bytes, bytearray, lambda data: memoryview(data)]
 
 
 def round_trip(handler, obj, zero_copy):
-    """The object restored, its anchor, and the memory it was restored from."""
+    """Returns the restored object, its anchor, and the memory it was restored
+    from."""
     buf, meta = handler.get_buffer(obj)
     memory = bytearray(buf)
     return (*handler.from_buffer(memoryview(memory), meta, zero_copy), memory)
@@ -87,7 +88,7 @@ def test_H7_H10_classes_that_only_share_a_name_are_rejected():
 
 
 class Named:
-    """Pickled under a name that is not its own."""
+    """A class pickled under a name that is not its own."""
 
 
 Named.__name__ = "ndarray"
@@ -135,7 +136,8 @@ def packets_handler():
 
 
 class Counting(PacketsHandler):
-    """Serialises in matches(), as some must, and keeps that for get_buffer."""
+    """Serialises in matches(), as some handlers must, and keeps the result for
+    get_buffer."""
 
     types = (Packets,)
 
@@ -179,7 +181,7 @@ class Image(Packets):
 
 
 class MediaHandler(PacketsHandler):
-    """Keeps which of them it was."""
+    """Remembers which of them it was."""
 
     kind = "media"
     types = (Video, Audio, Image)
@@ -194,7 +196,7 @@ class MediaHandler(PacketsHandler):
 
 
 def decoded(packets):
-    """Frames of eight bytes, of data that they all depend on."""
+    """Returns frames of eight bytes, each computed from all data."""
     samples = numpy.frombuffer(packets.data, numpy.uint8).astype(numpy.int64)
     return numpy.cumsum(samples)[: len(samples) // 8 * 8].reshape(-1, 8)
 
@@ -224,12 +226,13 @@ def test_G1_an_idle_worker_wakes_and_ends_when_told():
         )
         process = source._process
         for _ in range(passes):
-            # One end for each pass, and no more.
+            # One end message per pass, and no more.
             assert list(source) == [0, 1, 2]
             assert source._receiver.waiting_bytes == 0
         del source
         gc.collect()
-        assert process.exitcode == 0  # One that had to be told to end has -15.
+        # A worker that had to be terminated has -15.
+        assert process.exitcode == 0
 
 
 def test_G2_silence_past_the_limit_is_an_error():

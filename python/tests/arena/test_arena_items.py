@@ -1,4 +1,4 @@
-"""Items that go without a pickle, and programs in other languages."""
+"""Items without a pickle, and programs in other languages."""
 
 import functools
 import gc
@@ -145,7 +145,7 @@ def test_pickles_are_not_read():
     with pytest.raises(UnsafeError, match="pickle"):
         receiver.receive(epoch, 5)
     gc.collect()
-    sender.send(1, epoch)  # Makes the worker look at what was released.
+    sender.send(1, epoch)  # Makes the worker process the releases.
     assert arena.open_writer()._native.begin(0.0) is None
 
 

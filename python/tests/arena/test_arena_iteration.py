@@ -1,7 +1,7 @@
-"""Iterating over what a worker makes.
+"""Iterating over a worker's items.
 
-Names give the number of the behaviour: A with an arena, B for passes that are
-given up, S of the process itself.
+Names give the number of the behaviour: A with an arena, B for abandoned passes,
+S of the process itself.
 """
 
 import functools
@@ -261,7 +261,7 @@ def test_an_item_that_cannot_be_pickled_is_an_error(arena):
     source = iterate_in_subprocess(workers.unpicklable, arena=arena)
     iterator = iter(source)
     assert next(iterator) == 1
-    # Some Pythons say what is wrong with the object, not what for.
+    # Some Python versions name the problem but not the object.
     with pytest.raises(RuntimeError, match="pickle|local object"):
         next(iterator)
 
@@ -310,7 +310,7 @@ def test_loans_cross_without_a_copy(method, is_torch):
     del item
     stats = arena.stats()
     assert stats["fallbacks"] == 0
-    # Two units an item, the loan and what was copied.
+    # Two units per item: the loan and the copy.
     assert stats["units"] == 100
     assert stats["committed_bytes"] == 50 * (40_000 + 40_000)
 
@@ -367,7 +367,7 @@ def test_as_a_dataset_of_torch():
 
 
 class Third:
-    """An arena of somebody else's: a file, read and written."""
+    """Another package's arena: a file that is read and written."""
 
     def __init__(self, path, names):
         self.path = path
@@ -447,7 +447,8 @@ def test_a_source_belongs_to_its_process():
 
 
 def test_torch_computes_in_a_worker_that_was_forked():
-    assert (torch.zeros(1 << 20) + 1).sum() == 1 << 20  # On all its threads.
+    # Uses all torch threads.
+    assert (torch.zeros(1 << 20) + 1).sum() == 1 << 20
     source = iterate_in_subprocess(
         lambda: [torch.zeros(1 << 20) + n for n in range(3)],
         mp_context="fork", arena=SharedMemoryArena(1 << 24), timeout=60,

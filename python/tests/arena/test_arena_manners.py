@@ -1,4 +1,4 @@
-"""How iterations end, begin again, and are refused."""
+"""How iterations end, restart and are refused."""
 
 import functools
 import multiprocessing
@@ -27,8 +27,8 @@ from haulway.ipc import (
 counted = functools.partial(functools.partial, workers.counted)
 
 
-# The time that a worker may be silent is the time until that is said:
-# 1 s here. To wait for what hangs until it ends by itself takes 3 s more.
+# The time that a worker may be silent is also the time until the error: 1 s
+# here. Ending a hung worker takes 3 s more.
 
 
 @pytest.mark.alone
@@ -39,7 +39,7 @@ def test_a_worker_that_is_stopped_is_told_of_in_time():
     os.kill(source._process.pid, signal.SIGSTOP)
     began = time.monotonic()
     with pytest.raises(WorkerTimeout):
-        for _ in iterator:  # What it made before comes first.
+        for _ in iterator:  # Items made earlier come first.
             began = time.monotonic()
     assert time.monotonic() - began < 3
     assert not source._process.is_alive()
@@ -77,7 +77,7 @@ def test_items_of_several_workers_live_as_long_as_they_are_held():
                 assert alive() is None
 
 
-# How workers end.
+# Ending of workers.
 
 
 def test_close_ends_the_worker():
@@ -116,7 +116,7 @@ def test_a_second_pass_over_a_generator_is_an_error():
 
 
 class BeginsAgain:
-    """An iterator that can be had again and again."""
+    """An iterator that can restart."""
 
     def __iter__(self):
         self.left = 3
@@ -139,7 +139,7 @@ def test_what_begins_again_or_is_empty_may_be_iterated_again(make):
 
 
 class Foreign:
-    """An arena of someone else's, over one of ours."""
+    """Another package's arena, over one of Haulway's."""
 
     def __init__(self):
         self.arena = SharedMemoryArena(1 << 20)

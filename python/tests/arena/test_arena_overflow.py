@@ -1,4 +1,4 @@
-"""Items that are too large for their arena, or find it full."""
+"""Items that are too large for their arena, or that find it full."""
 
 import functools
 import gc
@@ -22,7 +22,7 @@ from haulway.ipc import (
 from optional_torch import torch
 
 MIB = 1 << 20
-WORDS = 3 * MIB // 8  # An item takes 3 MiB.
+WORDS = 3 * MIB // 8  # An item has 3 MiB.
 ARENAS = {
     "arena": lambda **more: SharedMemoryArena(MIB, **more),
     "pool": lambda **more: SharedMemorySegmentPool(MIB, 8, **more),
@@ -39,7 +39,7 @@ def is_whole(array, n):
 
 
 def file_bytes(arena):
-    """What the arena's file takes of the machine's memory."""
+    """Returns the size in memory of the arena's file."""
     return os.fstat(arena._open().fd).st_blocks * 512
 
 
@@ -51,7 +51,7 @@ def test_what_is_too_large_gets_memory_of_its_own(kind, method):
     for _ in range(2):
         items = list(source)
         assert all(is_whole(item, n) for n, item in enumerate(items))
-        # Views: what is written is in the arena's file, not in a copy.
+        # The items are views: a write goes to the arena's file, not to a copy.
         assert file_bytes(arena) >= 6 * WORDS * 8
         items[0][:] = 77
         assert is_whole(items[0], 77) and is_whole(items[1], 1)
@@ -115,9 +115,9 @@ def test_memory_is_used_again_and_goes_back():
     for n, item in enumerate(source):
         assert is_whole(item, n)
         most = max(most, file_bytes(arena))
-    # Not 90 MiB: as many pieces as are on their way, held, or spare.
+    # Not 90 MiB: only pieces in transit, held or spare.
     assert most <= 10 * 4 * MIB
-    # The last ones were small: the pages are the machine's again.
+    # The last items were small: the pages were returned to the system.
     assert file_bytes(arena) <= 2 * MIB
     assert arena.stats()["overflows"] == 30
 
@@ -212,7 +212,7 @@ def test_nothing_is_left_when_everybody_is_killed():
     deadline = time.monotonic() + 20
     while is_running(worker) and time.monotonic() < deadline:
         threading.Event().wait(0.01)
-    # Without a name and without a holder there is no memory.
+    # The memory has no name and no holder, so it is free.
     assert not is_running(worker)
 
 

@@ -1,4 +1,4 @@
-"""Whatever pickle carries, an arena carries too, and just the same."""
+"""An arena transports everything that pickle can, without a difference."""
 
 import array
 import collections
@@ -13,13 +13,13 @@ from haulway import ipc
 from haulway.ipc import offload, restore
 from optional_torch import torch
 
-N = 3000  # Elements: above the threshold for every dtype.
+N = 3000  # Elements; exceeds the threshold for every dtype.
 RANDOM = numpy.random.default_rng(0)
 
 
 @pytest.fixture(params=["arena", "pool", "ring"])
 def carry(request):
-    """Sends an item through an arena; nothing may be held afterwards."""
+    """Sends an item through an arena; afterwards nothing may be held."""
     arena = {
         "arena": lambda: ipc.SharedMemoryArena(1 << 24),
         "pool": lambda: ipc.SharedMemorySegmentPool(1 << 22, 2),
@@ -230,7 +230,8 @@ def test_everything_else(carry, item):
 
 
 def test_arrays_whatever_multiprocessing_registers(carry):
-    import multiprocessing.managers  # Has array.array reduced to bytes.
+    # Its import makes pickle reduce array.array to bytes.
+    import multiprocessing.managers
 
     assert multiprocessing.managers
     for typecode in "bBuhHiIlLqQfd":
@@ -242,8 +243,8 @@ def test_arrays_whatever_multiprocessing_registers(carry):
 
 
 def test_streams_that_look_like_announcements(carry):
-    # The last bytes of a frame are chosen to read as the opcode of a payload
-    # of just the length of what follows.
+    # The last bytes of a frame look like an opcode that announces a payload
+    # with the length of what follows.
     for n in range(65500, 65560):
         item = [b"y" * n, 1.1, b"B" * 5, 65536, "B\0\0\1\0", b"z" * 70_000]
         back = carry(item)
@@ -265,7 +266,7 @@ def test_cycles(carry):
 
 
 class Reduced:
-    """Made of bytes, by a function that insists on them."""
+    """Made from bytes by a function that requires the type bytes."""
 
     def __init__(self, data):
         self.data = data
@@ -355,7 +356,7 @@ def test_bytes_within_objects_stay_bytes(name, cls, size, views):
     bytes_as = "memoryview" if views else "bytes"
     arena = ipc.SharedMemoryArena(1 << 20, bytes_as=bytes_as)
     writer, reader = arena.open_writer(), arena.open_reader()
-    # What lies in plain containers beside it is not affected.
+    # Bytes in plain containers still follow `bytes_as`.
     beside = cls(b"y" * size)
     back, others = restore(offload([make(data), {"k": (beside,)}], writer), reader)
     assert type(part(back)) is cls and part(back) == data

@@ -1,4 +1,5 @@
-"""What the reference gets wrong, and what is required instead.
+"""Weaknesses of the reference implementation, and the behaviour required of
+Haulway.
 
 Names give the number of the weakness.
 """
@@ -111,7 +112,7 @@ def test_W2_a_dead_worker_is_an_error_at_once(kind, how, code):
         next(iterator)
     assert caught.value.exitcode == code
     assert pickle.loads(pickle.dumps(caught.value)).exitcode == code
-    # 20 ms, but for what else the machine does.
+    # 20 ms on an idle machine.
     assert time.monotonic() - start < 10
 
 
@@ -136,7 +137,7 @@ def test_W2b_killed_while_it_waits_for_room(make, tmp_path):
     assert values(held) == list(range(len(held)))
 
 
-@pytest.mark.alone  # All see the same /dev/shm.
+@pytest.mark.alone  # All processes share /dev/shm.
 @pytest.mark.parametrize("kind", ["none", "arena", "pool"])
 def test_W2c_W5_a_killed_parent_leaves_nothing(kind, tmp_path):
     path = str(tmp_path / "pid")
@@ -268,7 +269,7 @@ def test_W8_W9_the_walk_costs_little():
     for _ in range(15):
         plain.append(seconds(lambda: pickle.dumps(item, 5)))
         ours.append(seconds(lambda: encoder.encode(item)))
-    # 1.3 is the goal where the machine is not shared; see the benchmark.
+    # The goal on an idle machine is 1.3; see the benchmark.
     assert min(ours) < 2 * min(plain)
 
 
@@ -321,8 +322,9 @@ def mappings_with_a_name():
 
 
 def test_W13_no_file_system_is_needed():
-    # More than /dev/shm may hold where it is small: memory has no name there.
-    before = mappings_with_a_name()  # Python's multiprocessing has some.
+    # More than a small /dev/shm can hold: arena memory has no name there.
+    # Python's multiprocessing has some named mappings.
+    before = mappings_with_a_name()
     arena = SharedMemoryArena(1 << 40)
     writer, reader = arena.open_writer(), arena.open_reader()
     back = restore(offload(numpy.ones(10_000_000), writer), reader)
@@ -332,8 +334,8 @@ def test_W13_no_file_system_is_needed():
         SharedMemoryArena((1 << 64) - 1)
 
 
-# How /dev/shm looks to a program: small, read-only, or not there at all; and
-# what then comes of opening something there.
+# States of /dev/shm: small, read-only, or missing; and the error of opening a
+# file there.
 SHM = {
     "64 MB": ("mount -t tmpfs -o size=64m none /dev/shm", "ENOSPC"),
     "read-only": ("mount -t tmpfs -o ro none /dev/shm", "EROFS"),
@@ -344,7 +346,8 @@ SHM = {
 
 
 def shm_made(kind, tmp_path):
-    """A command, and environment, in which /dev/shm is so for a program."""
+    """Returns a command and environment in which a program sees this
+    /dev/shm."""
     mount, refusal = SHM[kind]
     namespace = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
     if not subprocess.run([*namespace, "true"], capture_output=True).returncode:
@@ -352,7 +355,8 @@ def shm_made(kind, tmp_path):
         scratch.mkdir()
         return [*namespace, "sh", "-ec",
                 mount.format(scratch=scratch) + ' && exec "$0" "$@"'], {}
-    # In a container or a chroot nothing can be mounted: opening fails instead.
+    # Mounting is impossible in a container or chroot; make opening fail
+    # instead.
     library = tmp_path / "refuse_shm.so"
     subprocess.run(
         ["cc", "-shared", "-fPIC", f"-DREFUSAL={refusal}", "-o", library,
@@ -390,7 +394,7 @@ def test_W16_W17_collecting_and_copying_do_not_stop_others():
     arena = SharedMemoryArena(1 << 29)
     writer, reader = arena.open_writer(), arena.open_reader()
     data = numpy.zeros(200 << 20, numpy.uint8)
-    restore(offload(data, writer), reader)  # Takes the pages.
+    restore(offload(data, writer), reader)  # Allocates the pages.
     ticks, stop = [0], threading.Event()
 
     def tick():
@@ -398,14 +402,15 @@ def test_W16_W17_collecting_and_copying_do_not_stop_others():
             ticks[0] += 1
             time.sleep(0)
 
-    # The interpreter never takes the GIL away: who ticks has been given it.
+    # The interpreter never forces a GIL switch, so a tick shows that the GIL
+    # was released.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     thread = threading.Thread(target=tick)
     during = 0
     try:
         thread.start()
-        for _ in range(100):  # A busy machine may not let it run at once.
+        for _ in range(100):  # A busy machine may not run the thread at once.
             writer.begin_unit()
             before = ticks[0]
             writer.write_binary(data)

@@ -76,7 +76,7 @@ def test_to_a_file_object(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"alignment": 4096},
                                      {"key": bytes(32)}])
 def test_streams_get_what_files_get(tmp_path, layout, names, options):
-    """Tensors without data anywhere, to where bytes are taken in order."""
+    """Tensors without data, and a destination that takes bytes in order."""
     kinds = {"m": torch.empty(2, 3, device="meta"), "z": torch.empty(0, 3),
              "w": torch.arange(3.0), "v": torch.ones(5000, dtype=torch.int8)}
     obj = {name: kinds[name] for name in names}

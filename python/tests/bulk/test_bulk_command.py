@@ -1,4 +1,5 @@
-"""`haulway bulk`: the program starts a Python that does the work."""
+"""`haulway bulk`: the program starts a Python interpreter that does the
+work."""
 
 import io
 import json
@@ -17,7 +18,7 @@ BY_PYTHON = [sys.executable, "-c", "from haulway._command import main; main()"]
 
 @pytest.fixture(autouse=True)
 def this_python(monkeypatch):
-    """The Python that a program without one of its own starts."""
+    """Selects the interpreter that a standalone program starts."""
     monkeypatch.setenv("HAULWAY_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
 
@@ -107,7 +108,8 @@ def test_usage(run, words, said):
 
 
 def test_without_the_package_it_says_where_that_is(program, tmp_path, monkeypatch):
-    """The program alone; -S: a Python without packages."""
+    """Tests the program without the package; -S: an interpreter without
+    packages."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     bare.chmod(0o755)
@@ -138,7 +140,7 @@ def test_the_command_of_the_package_uses_its_own_python(tmp_path, monkeypatch):
 
 
 def test_a_killed_run_goes_on(command, run, tmp_path, monkeypatch):
-    """Nothing twice, nothing lost: killed while workers have a batch."""
+    """A run killed within a batch neither repeats nor loses an input."""
     paths = make_files(tmp_path / "in", 100)
     paths.insert(70, str(tmp_path / "in/waits.pt"))
     os.link(paths[0], paths[70])
@@ -152,7 +154,7 @@ def test_a_killed_run_goes_on(command, run, tmp_path, monkeypatch):
             first = [json.loads(child.stdout.readline())["input"]
                      for _ in range(64)]
             child.send_signal(signal.SIGKILL)
-        # Ends when the last worker has let go of the pipe, too.
+        # Ends only when the last worker has closed the pipe, too.
     *lines, last = objects(run(*words).stdout)
     assert last["summary"]["skipped"] == 64
     assert last["summary"]["done"] == 37

@@ -1,4 +1,4 @@
-"""What the names that bulk() is given lead to."""
+"""Which inputs the names given to bulk() refer to."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The journal of haulway.bulk: what a run that goes on does not do again."""
+"""The journal of haulway.bulk: what a continued run skips."""
 
 import fcntl
 import json
@@ -36,9 +36,9 @@ def test_a_second_run_does_nothing_again(tmp_path, journal):
     assert (first.done, first.skipped) == (50, 0)
     second = run(tmp_path / "in", journal)
     assert (second.done, second.skipped, second.bytes) == (0, 50, first.bytes)
-    assert len(lines(journal)) == 51  # With the head.
+    assert len(lines(journal)) == 51  # Includes the head line.
     assert sorted(map(str, first.results())) == sorted(map(str, second.results()))
-    # Further inputs join.
+    # New inputs are added.
     assert run([*paths, *make_files(tmp_path / "more", 2)], journal).done == 2
 
 

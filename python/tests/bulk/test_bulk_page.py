@@ -1,4 +1,4 @@
-"""docs/bulk.md: what its programs leave behind."""
+"""docs/bulk.md: the files that its programs leave behind."""
 
 import haulway
 from page_code import run_program

@@ -1,4 +1,4 @@
-"""haulway.bulk over stores and servers, where ETags tell what changed."""
+"""haulway.bulk on object stores and servers, where ETags show changes."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from remote_servers import store as answering
 
 @pytest.fixture
 def store(bucket, endpoint, monkeypatch, tmp_path):
-    """A bucket with three checkpoints and a note below "m/"."""
+    """A bucket with three checkpoints and a text file below "m/"."""
     for name, value in (("ACCESS_KEY_ID", "AKID"), ("REGION", "us-east-1"),
                         ("SECRET_ACCESS_KEY", "s3cret"),
                         ("ENDPOINT_URL_S3", endpoint)):
@@ -43,7 +43,7 @@ def test_objects_that_changed_are_done_again(store, tmp_path):
     assert haulway.bulk("verify", "s3://bkt/m/", journal=journal).done == 4
     report = haulway.bulk("verify", "s3://bkt/m/", journal=journal)
     assert (report.done, report.skipped) == (0, 4)
-    # Another one, as large as before.
+    # Another file of the same size.
     (path,) = make_files(tmp_path / "same", 1)
     store.upload_file(path, "bkt", "m/model-001.pt")
     report = haulway.bulk("verify", "s3://bkt/m/", journal=journal)
@@ -92,8 +92,8 @@ def test_a_bucket_gives_what_the_same_folder_gives(store, tmp_path, taken):
 
 
 def listing(count):
-    """A store with `count` keys below "m/", in pages of a thousand; and the
-    numbers of the pages that were asked for."""
+    """Returns a store with `count` keys below "m/", in pages of a thousand, and
+    the numbers of the requested pages."""
     asked = []
 
     def answer(head, body):
@@ -113,7 +113,7 @@ def listing(count):
     return ScriptedServer(answering(answer)), asked
 
 
-# Workers that have every answer at once: what is left is the run itself.
+# Workers that return every answer at once, so that only the run itself counts.
 RUN = """
 import os, sys
 from concurrent.futures import Executor, Future
@@ -155,7 +155,7 @@ def test_200_000_keys_take_no_more_memory_than_some(store, verb):
             capture_output=True, text=True, check=True)
     counts = [int(word) for word in done.stdout.split()]
     assert counts[:2] == [3_000, 200_000]
-    assert counts[2] < 8 << 10  # KiB; their names alone are more.
+    assert counts[2] < 8 << 10  # KiB; the names alone would take more.
 
 
 def test_work_begins_before_the_list_is_complete(store, monkeypatch):

@@ -1,4 +1,4 @@
-"""haulway.bulk: verbs, engines, workers that die."""
+"""haulway.bulk: verbs, engines, and workers that die."""
 
 import itertools
 import os
@@ -43,7 +43,7 @@ def test_scan_gives_the_verdict_of_each_file(tmp_path, small):
     found = by_name(report)
     assert {name: one["verdict"] for name, one in found.items()} == {
         "small.pt": "SAFE", "evil.pkl": "UNSAFE", "fifo": "UNKNOWN"}
-    assert report.exit == 1  # UNSAFE outweighs UNKNOWN.
+    assert report.exit == 1  # UNSAFE outranks UNKNOWN.
     assert report.outcomes["UNSAFE"][0] == 1
     one = haulway.scan(tmp_path / "small.pt").to_dict()
     assert found["small.pt"]["pickles"] == one["pickles"]
@@ -107,7 +107,8 @@ def test_any_executor_is_an_engine(tmp_path, make):
     paths = make_files(tmp_path, 40)
     with make() as executor:
         report = haulway.bulk("verify", paths, engine=executor)
-        assert executor.submit(len, "abc").result() == 3  # It is still open.
+        # The executor is still open.
+        assert executor.submit(len, "abc").result() == 3
     assert report and report.done == 40
 
 
@@ -202,8 +203,8 @@ def test_large_files_get_all_threads(tmp_path, monkeypatch):
 
 
 class _OneWorker:
-    """An engine whose worker takes the tasks that wait for it along when it
-    dies, as dask's do."""
+    """An engine whose worker, when it dies, takes the waiting tasks with it, as
+    dask's do."""
 
     jobs, threads, shares_deaths = 2, 1, True
 

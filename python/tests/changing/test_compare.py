@@ -1,4 +1,4 @@
-"""The comparison itself: it must see every way in which a loader can err."""
+"""Tests of compare.py: it must detect every way in which a loader can err."""
 
 import collections
 import copy
@@ -33,7 +33,7 @@ def tied():
 
 
 def put(key, change):
-    """A mutation: what `change` makes of one item stands in its place."""
+    """Returns a mutation that replaces one item by `change(item)`."""
     def mutate(made):
         made[key] = change(made[key])
 
@@ -74,7 +74,7 @@ def channels_again(scale=None, zero=None, axis=0):
 
 
 def rebuilt(layout, **changes):
-    """A compressed sparse tensor with one part another."""
+    """Returns a compressed sparse tensor with one part changed."""
     names = ("crow_indices", "col_indices")
     if layout in ("csc", "bsc"):
         names = ("ccol_indices", "row_indices")

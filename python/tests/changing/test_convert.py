@@ -1,5 +1,5 @@
-"""haulway.convert and the command: every format as every other, compared with
-what torch, safetensors and tensorizer read."""
+"""haulway.convert and the command: converts every format to every other and
+compares with what torch, safetensors and tensorizer read."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def tensors():
 
 
 def read(path, format):
-    """What the format's own library reads."""
+    """Reads a file with the format's own library."""
     if format == "torch":
         return torch.load(path, weights_only=True)
     if format == "safetensors":
@@ -58,7 +58,7 @@ def same(a, b):
         assert torch.equal(b[name], tensor), name
 
 
-# What every format that is written can hold.
+# Values that every writable format can hold.
 PLAIN = {
     "w.0": numpy.arange(600, dtype="f4").reshape(20, 30), "half":
     numpy.ones((3, 32), "f2"), "count": numpy.arange(9), "big":
@@ -68,7 +68,7 @@ WRITTEN = ["torch", "safetensors", "tensorizer", "gguf", "npz"]
 
 
 def read_plain(path, format):
-    """As the format's own library reads it, by name."""
+    """Reads a file with the format's own library; returns a dict by name."""
     if format == "npz":
         return dict(numpy.load(path))
     if format == "gguf":
@@ -477,7 +477,7 @@ print(after - before)
 @pytest.mark.parametrize("dtype", ["", "bf16"])
 @pytest.mark.parametrize("suffix", [".safetensors", ".tensors", ".pt"])
 def test_memory_stays_in_its_budget(tmp_path, suffix, dtype):
-    big = torch.zeros(6000, 5000)  # 120 MB in one tensor.
+    big = torch.zeros(6000, 5000)  # One tensor of 120 MB.
     torch.save({"big": big, "turned": big.t()[:3000]}, tmp_path / "a.pt")
     ran = subprocess.run(
         [sys.executable, "-c", PEAK, tmp_path / "a.pt",

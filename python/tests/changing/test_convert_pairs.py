@@ -1,4 +1,4 @@
-"""haulway.convert: every promise of it for every pair of formats."""
+"""haulway.convert: all its guarantees for every pair of formats."""
 
 import hashlib
 
@@ -79,7 +79,7 @@ def test_the_kernel_moves_what_nobody_checks(source, target, tmp_path):
                  **needed(source))
     done = haulway.convert(tmp_path / f"a.{source}", tmp_path / f"b.{target}",
                            **needed(target))
-    # Those have checksums: of what is read, and of what is written.
+    # The others have checksums, of the input and of the output.
     moved = source in ("safetensors", "gguf") and target in ("safetensors", "gguf")
     assert done.copied_bytes == (400_000 if moved else 0)
     again = haulway.convert(tmp_path / f"a.{source}", tmp_path / f"b.{target}",

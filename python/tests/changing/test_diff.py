@@ -1,5 +1,5 @@
-"""haulway.diff and the command: what differs between files, computed by torch
-for comparison."""
+"""haulway.diff and the command, checked against differences that torch
+computes."""
 
 import json
 import math
@@ -127,7 +127,7 @@ def test_large_integers_are_exact(tmp_path):
 
 def test_what_is_no_number_is_counted_in_all_of_a_changed_tensor(tmp_path):
     a = torch.zeros(1_000_000)
-    a[0] = a[700_000] = float("nan")  # In several of the pieces compared.
+    a[0] = a[700_000] = float("nan")  # Lies in several of the compared pieces.
     a[1] = float("inf")
     b = a.clone()
     b[999_999] = float("-inf")
@@ -192,7 +192,8 @@ def test_one_array_needs_no_name(tmp_path):
 
 
 def diff_within(folder, mebibytes, a, b, check):
-    """Compares two files in a process that gets so much address space more."""
+    """Compares two files in a process that may allocate only `mebibytes` more
+    of address space."""
     program = (
         "import resource, sys, haulway\n"
         "import haulway._reading.compare, haulway._haulway\n"
@@ -209,7 +210,7 @@ def diff_within(folder, mebibytes, a, b, check):
 
 
 def test_memory_is_bounded(tmp_path):
-    """Two files of 384 MiB, in an address space that has no room for one."""
+    """Two files of 384 MiB in an address space that cannot hold either."""
     with haulway.writer(tmp_path / "a.safetensors", durability="none") as out:
         part = out.add_part("w", "F32", (96, 1 << 20))
         for row in range(96):
@@ -221,7 +222,7 @@ def test_memory_is_bounded(tmp_path):
 
 
 def test_blocks_of_gguf_are_compared_by_their_elements(tmp_path, run):
-    """Q8_0 against what it was made of is another dtype, not another shape."""
+    """Q8_0 and its original differ in dtype, not in shape."""
     made = numpy.arange(128, dtype="f4").reshape(2, 64)
     for name, kind in (("a", None), ("b", gguf.GGMLQuantizationType.Q8_0)):
         writer = gguf.GGUFWriter(tmp_path / f"{name}.gguf", "llama")
@@ -240,13 +241,14 @@ def test_blocks_of_gguf_are_compared_by_their_elements(tmp_path, run):
 
 
 def test_what_differs_is_let_go_of_again(tmp_path):
-    """Compressed arrays are inflated whole: two at a time, not all of them."""
+    """Compressed arrays are inflated completely: two at a time, not all at
+    once."""
     for name, last in (("a", 0), ("b", 1)):
         made = {f"w{i}": numpy.zeros(8 << 20, "f4") for i in range(10)}
         for array in made.values():
             array[0] = last
         numpy.savez_compressed(tmp_path / f"{name}.npz", **made)
-    # Four of 32 MiB, and what the stacks and heaps of threads reserve, which is
-    # 136 MiB by itself; all of them would be 640.
+    # Four of 32 MiB, plus the address space that thread stacks and heaps
+    # reserve, 136 MiB; all arrays would take 640 MiB.
     diff_within(tmp_path, 352, "a.npz", "b.npz",
                 "assert len(report.changed) == 10, report")

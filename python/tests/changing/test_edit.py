@@ -1,4 +1,4 @@
-"""haulway.edit and `haulway edit`: every format that is written."""
+"""haulway.edit and `haulway edit` for every writable format."""
 
 import json
 import os
@@ -269,7 +269,7 @@ def test_names_that_are_shown_otherwise(tmp_path, layout):
 
 
 def test_what_is_added_to_segments_is_checked(tmp_path):
-    """It is held, and written after it was read whole."""
+    """A stream is held in memory and written after it was read completely."""
     path = tmp_path / "x.tensors"
     haulway.save(tensors(), path, layout="segments")
     conjugated = torch.complex(torch.ones(4), torch.ones(4)).conj()
@@ -318,7 +318,7 @@ def test_metadata_where_there_is_room_is_written_in_place(tmp_path):
     path = tmp_path / "x.safetensors"
     haulway.save(tensors(), path, metadata={"step": "1"})
     first = haulway.edit(path, set={"author": "me"})
-    assert not first["in_place"]  # The writer leaves no room.
+    assert not first["in_place"]  # The writer leaves no free space.
     assert first["copied_bytes"] > 16000
     before = path.stat()
     second = haulway.edit(path, set={"step": "12", "note": "\u00e9"}, unset=["author"])
@@ -330,10 +330,10 @@ def test_metadata_where_there_is_room_is_written_in_place(tmp_path):
     with safetensors.safe_open(path, "pt") as file:
         assert file.metadata() == {"step": "12", "note": "\u00e9"}
         assert torch.equal(file.get_tensor("a"), tensors()["a"])
-    # What does not fit one sector is written anew.
+    # A header that outgrows its sector requires a rewrite.
     assert not haulway.edit(path, set={"long": "x" * 600})["in_place"]
     assert metadata(path)["long"] == "x" * 600
-    # Nothing to do is nothing written.
+    # No changes, no writes.
     assert haulway.edit(path, set={"long": "x" * 600})["written_bytes"] == 0
 
 
@@ -458,7 +458,7 @@ def test_a_key_of_a_large_file_costs_one_sector(tmp_path):
     done = haulway.edit(path, set={"step": "1200", "author": "me"})
     assert done["in_place"] and done["written_bytes"] <= 512
     assert metadata(path) == {"step": "1200", "author": "me"}
-    # What was a hole still is.
+    # Holes are still holes.
     assert path.stat().st_blocks * 512 < 1 << 20
 
 

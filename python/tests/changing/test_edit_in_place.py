@@ -1,5 +1,5 @@
-"""edit(in_place=True): headers of several sectors, and what is left of an edit
-that was killed."""
+"""edit(in_place=True): headers of several sectors, and the state after a killed
+edit."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ def state(count=COUNT):
 
 
 def write(path):
-    """As the format's own library does."""
+    """Writes a file with the format's own library."""
     if path.suffix == ".safetensors":
         safetensors.numpy.save_file(state(), path, {"by": "somebody" * 100})
         return path
@@ -101,7 +101,7 @@ def test_what_has_no_room_is_refused(path, run, change):
 
 
 def test_a_name_that_would_move_its_tensor_is_refused(tmp_path):
-    # In a safetensors file tensors lie in the order of their names.
+    # Safetensors files store tensors in the order of their names.
     path = write(tmp_path / "x.safetensors")
     before = path.read_bytes()
     with pytest.raises(haulway.UnsupportedError, match="tensors would move"):
@@ -148,12 +148,12 @@ library.kill_at(ctypes.c_long(-1))
 
 @pytest.mark.parametrize("mend", ["repair", "edit"])
 def test_a_killed_edit_is_undone(tmp_path, mend, run):
-    """Wherever it was killed."""
+    """At every point where it can be killed."""
     tests = pathlib.Path(__file__).resolve().parent.parent
     library = tmp_path / "kill_at.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library,
                     next(tests.rglob("kill_at.c")), "-ldl"], check=True)
-    many = 4000  # A header that is written in several calls.
+    many = 4000  # A header that needs several write calls.
     arrays = {f"layer.{i:05}": numpy.full(2, i, numpy.float32)
               for i in range(many)}
     path = tmp_path / "x.safetensors"

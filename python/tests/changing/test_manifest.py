@@ -1,4 +1,4 @@
-"""haulway.manifest and the command: digests that no format changes."""
+"""haulway.manifest and the command: digests that are equal for every format."""
 
 import hashlib
 import json
@@ -98,7 +98,7 @@ def test_verify_takes_it(noted, run):
     said = run("verify", "m.safetensors", "--manifest", "m.json").stdout
     assert "every tensor matches the manifest" in said
     assert "would not be detected" not in said
-    # Standard input can be read once.
+    # Standard input can be read only once.
     with open(noted / "m.safetensors", "rb") as file:
         said = run("verify", "-", "--manifest", "m.json", "--json", stdin=file)
     assert json.loads(said.stdout)["checked"] == "manifest"

@@ -1,5 +1,5 @@
-"""haulway.repair and the command: files that were damaged or cut, of torch,
-safetensors, NumPy and our own, and copies of them."""
+"""haulway.repair and the command: damaged or truncated files of torch,
+safetensors, NumPy and Tensorizer, and copies of them."""
 
 import json
 import os
@@ -54,7 +54,8 @@ def check(path, names):
 def test_what_is_whole_of_a_cut_file_is_saved(tmp_path, ending, run):
     whole = write(tmp_path, f"w{ending}")
     size = whole.stat().st_size
-    # Half of the tensors: much of a small Tensorizer file stands before them.
+    # Remove half of the tensors: a small Tensorizer file has many bytes before
+    # them.
     path = cut(write(tmp_path, f"cut{ending}"), size - 19_200 * 6)
     with pytest.raises(haulway.Error):
         haulway.load(path)
@@ -62,7 +63,7 @@ def test_what_is_whole_of_a_cut_file_is_saved(tmp_path, ending, run):
     assert not report and report.fault
     assert 2 <= len(report.kept) <= 4
     lost = [one.name for one in report.lost]
-    if ending == ".npz":  # Whose names stand with the arrays.
+    if ending == ".npz":  # The names are stored with the arrays.
         assert lost == ["?"]
     else:
         assert sorted(report.kept + lost) == NAMES
@@ -148,7 +149,7 @@ def test_nothing_of_another_shape_or_dtype_nor_damaged_is_taken(tmp_path):
 
 
 def test_two_cut_copies_make_a_whole(tmp_path):
-    """One lost its end, the other some of its records."""
+    """One copy lost its end, the other some of its records."""
     path = write(tmp_path, "a.pt")
     cut(path, path.stat().st_size // 2)
     with zipfile.ZipFile(write(tmp_path, "b.npz")) as archive:
@@ -194,7 +195,7 @@ def test_refusals_leave_no_file(tmp_path, run):
 
 
 def hostile_gguf():
-    """A list of 2^30 bytes that are not there."""
+    """Claims a list of 2^30 bytes that does not exist."""
     key = b"list"
     return (b"GGUF" + struct.pack("<IQQ", 3, 1, 1)
             + struct.pack("<Q", len(key)) + key
@@ -202,7 +203,7 @@ def hostile_gguf():
 
 
 def hostile_torch(folder):
-    """Storages of 2^62 bytes, of which no record is there."""
+    """Claims storages of 2^62 bytes whose records do not exist."""
     storages = {f"t{i}": torch.empty(4) for i in range(8)}
     torch.save(storages, folder / "h.pt")
     with zipfile.ZipFile(folder / "h.pt") as archive:
@@ -233,7 +234,8 @@ def test_what_a_cut_file_claims_takes_no_memory(tmp_path, kind, command):
 
 @pytest.mark.parametrize("ending", CUT)
 def test_cut_anywhere_it_ends_well(tmp_path, ending):
-    """At no byte does it crash, nor save a tensor that is not what it was."""
+    """Cut at any byte, repair neither crashes nor saves a tensor that differs
+    from the original."""
     whole = write(tmp_path, f"w{ending}").read_bytes()
     sizes = {*range(0, len(whole), len(whole) // 25), *range(0, 400, 23),
              *range(len(whole) - 200, len(whole), 29)}
@@ -256,7 +258,7 @@ def test_a_copy_adds_no_tensor_to_a_whole_index(tmp_path, ending):
     done = haulway.repair(path, tmp_path / "whole.pt", [more])
     assert done and done.taken == [] and sorted(done.kept) == NAMES
     if ending == ".pt":
-        with open(path, "r+b") as file:  # The checksum of a payload fails.
+        with open(path, "r+b") as file:  # Makes the checksum of a payload fail.
             file.seek(path.stat().st_size // 2)
             file.write(b"\xAA" * 8)
     else:

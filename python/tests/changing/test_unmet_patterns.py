@@ -1,4 +1,4 @@
-"""A pattern or a name that meets no tensor ends a change before it begins."""
+"""A pattern or name that matches no tensor stops a change before it begins."""
 
 import json
 import os
@@ -13,7 +13,7 @@ STATE = {"model.a": numpy.ones(3, numpy.float32),
          "model.b": numpy.ones(2, numpy.float32),
          "count": numpy.arange(3)}
 
-# Options of convert() of which one meets nothing, and what is said of it.
+# Options of convert() with one pattern that matches nothing, and the message.
 UNMET = [
     ({"include": ["model.*", "modle.*"]}, "include 'modle.*' matches no name"),
     ({"include": "/^b/"}, "include '/^b/' matches no name"),
@@ -21,17 +21,17 @@ UNMET = [
     ({"include": "model.*", "exclude": "z?"}, "exclude 'z?' matches no name"),
     ({"rename": {"^model": "m", "^module": "n"}},
      "rename '^module' changes no name"),
-    # Rules follow one another.
+    # Rules are applied in sequence.
     ({"rename": [("^model", "m"), ("^model", "n")]},
      "rename '^model' changes no name"),
-    # The rule matches only a tensor that is left out.
+    # The rule matches only an excluded tensor.
     ({"include": "model.*", "rename": {"count": "n"}},
      "rename 'count' changes no name"),
 ]
 
 
 def words_of(options):
-    """The same options on the command line."""
+    """Returns the same options for the command line."""
     for name, value in options.items():
         if name == "rename":
             pairs = value.items() if isinstance(value, dict) else value
@@ -64,7 +64,7 @@ def test_converting_says_which(path, run, target, options, said):
 def test_the_command_has_prefixes_too(path, run):
     done = run("convert", path, "b.npz", "--prefix", "modle.", code=3)
     assert "no name begins with prefix 'modle.'" in done.stderr
-    # Patterns are of what follows.
+    # Patterns apply after the prefix was removed.
     done = run("convert", path, "b.npz", "--prefix", "model.", "--exclude",
                "model.a", code=3)
     assert "exclude 'model.a' matches no name" in done.stderr

@@ -1,4 +1,4 @@
-"""The haulway command, as a user and as a script call it."""
+"""The haulway command, called by users and scripts."""
 
 import functools
 import io
@@ -214,7 +214,7 @@ def test_load_has_the_options_of_the_engines_table(run, tmp_path):
         told = run("load", path, "--io", "pread", "--json", *options).stdout
         return json.loads(told)["requests"]
 
-    assert requests() == 4  # The command's own pieces are 1 MiB.
+    assert requests() == 4  # The command reads pieces of 1 MiB.
     assert requests("--chunk-bytes", "64KiB") == 64
     assert json.loads(
         run("load", path, "--threads", "1", "--json").stdout)["threads"] == 1
@@ -237,7 +237,7 @@ def test_put_without_a_place_is_wrong_usage(run, small):
 def test_load_takes_no_memory_of_the_size_of_the_file(command, tmp_path):
     path = tmp_path / "large.tensors"
     haulway.save({str(i): numpy.zeros(4 << 20, numpy.uint8) for i in range(50)}, path)
-    # A child's maximum begins with what its parent has, so one of its own.
+    # A child's peak memory starts at its parent's, so it gets a small parent.
     parent = ("import os, sys\n"
               "pid = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])\n"
               "_, status, used = os.wait4(pid, 0)\n"
@@ -349,7 +349,7 @@ def test_every_bad_file_gives_a_finding_or_an_error(command):
         file, rule, code, _ = line.split("\t")
         expected = {"kOk": 0, "kUnsupported": 2}.get(code, 1)
         if rule == "P03" and file != "before_it_breaks.pt":
-            expected = 0  # What is not allowed is no damage.
+            expected = 0  # A disallowed global is not damage.
         done = subprocess.run(
             [command, "verify", "-q", MUST_FAIL / file],
             capture_output=True,
@@ -459,7 +459,7 @@ def test_repack_says_what_is_wrong(run, tmp_path):
 
 def test_cat_writes_a_record_as_it_is(run, tmp_path, small):
     assert run("cat", "small.pt", "version", "--raw").stdout == "3\n"
-    # Also over the very file that it is read from.
+    # The output may also be the input file itself.
     path = tmp_path / "itself.pt"
     path.write_bytes(small.read_bytes())
     record = run("cat", path, "data.pkl", "--raw", text=False).stdout
@@ -472,7 +472,7 @@ def test_cat_writes_a_record_as_it_is(run, tmp_path, small):
 
 
 def test_a_glob_may_be_a_class_of_characters(run, tmp_path):
-    """Which the command line's reader would take for a list."""
+    """The option parser would take it for a list."""
     path = tmp_path / "x.pt"
     haulway.save({str(i): numpy.ones(2) for i in range(6)}, path)
 

@@ -11,8 +11,8 @@ from test_tensorizer_corrupt import example, put
 import haulway
 from http_server import FaultServer
 
-# A file by the ending that its name has, and where the verb takes it: FILE.
-# What comes after a verb's name on the left is another way of its own.
+# Command lines by verb. FILE.pt stands for a .pt file. Words after a verb's
+# name in the keys distinguish several ways to call the verb.
 WAYS = {
     "ls": "FILE.pt",
     "ls --stats": "FILE.pt --stats",
@@ -45,7 +45,7 @@ WAYS = {
 
 
 def has(command, option):
-    """The ways of the verbs whose help names the option."""
+    """Returns the ways of the verbs whose help names the option."""
     told = subprocess.run([command, "--help"], capture_output=True, text=True)
     listed = told.stdout.split("Subcommands:")[1]
     verbs = re.findall(r"^  ([a-z-]+)", listed, re.MULTILINE)
@@ -59,7 +59,7 @@ def has(command, option):
 
 @pytest.fixture
 def files(tmp_path, run):
-    """Makes file.ENDING of every kind, and what else WAYS name."""
+    """Makes file.ENDING of every kind, and the other files that WAYS names."""
     tensors = {"a": np.arange(1000), "b": np.ones(3000, "f4")}
     tensors.update((f"e{i}", np.ones(1)) for i in range(20))
     for name in ("plain.pt", "file.pt", "plain.safetensors", "file.tensors"):
@@ -75,7 +75,7 @@ def files(tmp_path, run):
 
 
 def words(way, file):
-    """The command line of a way, with FILE in place as `file` says."""
+    """Returns the command line of a way with FILE replaced."""
     rest = re.sub(r"FILE(\.\w+)", lambda m: file(f"file{m[1]}"), WAYS[way])
     return [way.split()[0], *rest.split()]
 
@@ -92,7 +92,7 @@ def outcome(run, folder, line):
 
 @pytest.fixture
 def server(files):
-    """Serves the files to those who say so."""
+    """Serves the files only to clients that send the right credentials."""
     def answer(request):
         if request.headers.get("x-pass") != "yes":
             return request.answer(403)
@@ -107,7 +107,7 @@ def test_every_verb_reaches_urls_as_it_is_told(server, files, run, command):
     assert len(ways) > 20
     for way in ways:
         if way == "edit":
-            continue  # It takes a local file.
+            continue  # The verb takes only local files.
         line = words(way, lambda name: server.url(f"/{name}"))
         told = outcome(run, files, [*line, "--header", "X-Pass: yes"])
         # `repair` and `diff` exit with 1 if they found something.
@@ -120,7 +120,7 @@ def test_every_verb_reaches_urls_as_it_is_told(server, files, run, command):
 
 def test_every_verb_that_has_lenient_takes_more_with_it(files, run, command):
     with open(files / "file.pt", "ab") as file:
-        file.write(bytes(10))  # Which strict reading refuses.
+        file.write(bytes(10))  # Strict reading refuses it.
     odd = example()
     put((41, b"\x0d"))(odd)
     (files / "file.tensors").write_bytes(odd)
@@ -129,7 +129,7 @@ def test_every_verb_that_has_lenient_takes_more_with_it(files, run, command):
     (files / "file.secret").write_bytes(secret)
     for way in has(command, "--lenient"):
         if way in ("verify --manifest", "edit --replace", "repair"):
-            continue  # These options concern another file.
+            continue  # These options apply to another file.
         line = words(way, str)
         strict = outcome(run, files, line)
         lenient = outcome(run, files, [*line, "--lenient"])
@@ -140,7 +140,8 @@ def test_every_verb_that_has_lenient_takes_more_with_it(files, run, command):
 def test_every_verb_that_has_bytes_prints_sizes_exactly(files, run, command):
     for way in has(command, "--bytes"):
         if way in ("arena", "map --json", "verify --manifest"):
-            continue  # It prints none here; test_arena_cli.py asks the first.
+            # This way shows nothing here; test_arena_cli.py covers the verb.
+            continue
         line = words(way, str)
         rounded = outcome(run, files, line).stdout
         exact = outcome(run, files, [*line, "--bytes"]).stdout

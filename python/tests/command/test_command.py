@@ -1,5 +1,5 @@
-"""The command of the Python package does what the program does: it is the same
-code, in the process of Python."""
+"""The command of the Python package behaves like the standalone program: both
+run the same code."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ BY_PYTHON = [sys.executable, "-c", "from haulway._command import main; main()"]
 
 @pytest.fixture(params=["program", "package"])
 def haulway(request):
-    """The words that start the command."""
+    """Returns the words that start the command."""
     if request.param == "package":
         return BY_PYTHON
     return [request.getfixturevalue("program")]
@@ -63,7 +63,7 @@ def test_an_interrupt_ends_it_with_130(haulway, tmp_path):
     with subprocess.Popen([*haulway, "ls", "-"], stdin=reader,
                           stderr=subprocess.PIPE) as child:
         os.close(reader)
-        # Once it has taken more than a pipe holds, it reads, and waits for more.
+        # The reader consumes more than a pipe's capacity, then waits for more.
         data = bytes(1 << 20)
         while data:
             data = data[os.write(writer, data):]

@@ -8,7 +8,7 @@ import pytest
 
 
 def completed(command, *words):
-    """What bash offers for the last of these words."""
+    """Returns what bash offers for the last of these words."""
     script = f"""
 source <("{command}" completion bash)
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
@@ -51,12 +51,12 @@ def test_bash_falls_back_on_names_of_files(command):
 
 def test_zsh_and_fish_are_told_the_same(run):
     zsh, bash = run("completion", "zsh").stdout, run("completion", "bash").stdout
-    # The same words for each verb, in the words of the shell.
+    # Every shell gets the same words for each verb.
     offered = re.findall(r"^ +([\w|-]+\)) words='(.*)' ;;$", bash, re.MULTILINE)
     assert len(offered) > 15
     assert offered == re.findall(r"^ +([\w|-]+\)) compadd -- (.*) ;;$", zsh,
                                  re.MULTILINE)
-    # As zsh loads what lies in its fpath.
+    # The form in which zsh loads a file from its fpath.
     assert zsh.startswith("#compdef haulway\n")
     fish = run("completion", "fish").stdout.splitlines()
     assert all(line.startswith("complete -c haulway -n ") for line in fish)
@@ -81,7 +81,7 @@ def test_a_text_is_installed_where_the_shell_looks(
         (home / default[variable], {}), (named, {variable: str(named)}),
     ):
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), **environment}
-        for _ in range(2):  # Again, over what is there.
+        for _ in range(2):  # The second time over existing files.
             done = run("completion", shell, "--install", env=environment)
             assert done.stdout == f"{folder / place}\n"
             assert (folder / place).read_text() == text

@@ -1,4 +1,4 @@
-"""haulway edit of tensorizer files in segments."""
+"""`haulway edit` on tensorizer files in segments."""
 
 import json
 

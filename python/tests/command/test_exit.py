@@ -1,4 +1,4 @@
-"""A program that ends while it holds tensors says nothing about it."""
+"""A program that exits while it holds tensors prints nothing about it."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ HELD = {
              "q = Q(); q.c = haulway.open(path, 'torch'); q.t = q.c['a']\n"
              "q.q = q",
 }
-# Nothing that Python frees.
+# References that Python does not free at exit.
 KEPT = {
     "builtins": "import builtins\nbuiltins.kept = haulway.open(path, 'torch')",
 }

@@ -1,4 +1,4 @@
-"""Folders, indexes, file:// and streams, given to the command."""
+"""The command on folders, indexes, file:// URLs and streams."""
 
 import json
 import os
@@ -12,7 +12,7 @@ TENSORS = {"a": torch.arange(4.0), "b": torch.ones(3)}
 
 @pytest.fixture
 def model(tmp_path):
-    """A model of two torch shards in a folder, with what else lies in such."""
+    """A folder with a model of two torch shards and other typical files."""
     folder = tmp_path / "model"
     folder.mkdir()
     map_ = {}

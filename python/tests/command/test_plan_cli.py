@@ -1,4 +1,4 @@
-"""haulway plan, and slices of every kind for it and for haulway cat."""
+"""haulway plan, and all kinds of slices for it and for haulway cat."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_plan_of_a_slice_reads_only_that(run):
     )
     assert plan["tensor_bytes"] == 87 * 4000
     assert plan["read_bytes"] < 87 * 4000 + 1000
-    # The slice applies to its tensor alone, not to the selected tensors.
+    # The slice applies to its tensor only, not to the selected tensors.
     both = json.loads(
         run("plan", "x.pt", "--include", "small", "--slice", "big=0", "--slice",
             "a=b=1:", "--json").stdout

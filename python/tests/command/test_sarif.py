@@ -1,4 +1,4 @@
-"""`haulway scan --sarif`, and what the command shows without arguments."""
+"""`haulway scan --sarif`, and what the command prints without arguments."""
 
 import json
 import os
@@ -10,14 +10,15 @@ import pytest
 
 
 def only(required, **properties):
-    """An object of SARIF, which has no other properties than these."""
+    """Returns the schema of a SARIF object that has no other properties."""
     return {
         "type": "object", "required": required.split(),
         "properties": properties, "additionalProperties": False,
     }
 
 
-# What SARIF 2.1.0 says of the objects that are written, and services need.
+# SARIF 2.1.0's requirements for the objects that are written, and what services
+# need.
 TEXT = only("text", text={"type": "string", "minLength": 1})
 LEVEL = {"enum": ["none", "note", "warning", "error"]}
 RULE = only(
@@ -62,7 +63,7 @@ class Evil:
 
 @pytest.fixture
 def logged(run, tmp_path):
-    """The run that a scan of paths writes, checked."""
+    """Returns the checked run that a scan of paths writes."""
 
     def logged(*paths, code):
         run("scan", *paths, "--sarif", "log.sarif", code=code)

@@ -1,4 +1,4 @@
-"""scripts/demo: one round of small files; what it shows, not how fast it was."""
+"""scripts/demo: one round of small files; checks the output, not the speed."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def test_one_round(tmp_path):
         for row in (ours, *peers):
             assert len(row["seconds"]) == 1 and row["seconds"][0] > 0
             assert f"  {row['contender']} " in done.stdout
-    # Whether a file is in the page cache is said of each that is loaded.
+    # Each case of a load says whether the file is in the page cache.
     assert all("warm" in case or "cold" in case for case in cases
                if case.startswith(("load", "open")))
     assert done.stdout.rstrip().endswith(f"The plot: {plot}")

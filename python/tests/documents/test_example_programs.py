@@ -1,4 +1,4 @@
-"""The programs of examples/python/: each does what it says, in few lines."""
+"""The programs of examples/python/: each works as described, in few lines."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ EXAMPLES = ROOT / "examples/python"
 
 
 def example(name, *words, code=0, **options):
-    """Runs an example to its end; what it printed."""
+    """Runs an example to its end; returns its output."""
     done = subprocess.run(
         [sys.executable, EXAMPLES / name, *map(str, words)], text=True,
         capture_output=True, timeout=300, **options,
@@ -32,7 +32,7 @@ def example(name, *words, code=0, **options):
 
 @contextlib.contextmanager
 def serving(name, *words):
-    """Runs an example that serves; its URL."""
+    """Runs an example that serves; returns its URL."""
     process = subprocess.Popen([sys.executable, EXAMPLES / name, *words],
                                stdout=subprocess.PIPE, text=True)
     try:
@@ -118,7 +118,7 @@ def test_a_registry_is_scanned(tmp_path):
     assert said.endswith("\n1 SAFE, 1 UNKNOWN, 1 UNSAFE\n")
     (folder / "bad.bin").unlink()
     example("scan_registry.py", *words, code=2)
-    # Only what was safe is kept.
+    # Only SAFE files are recorded.
     (kept,) = json.loads(known.read_text()).values()
     assert [each.split()[1] for each in kept] == ["good.pt"]
 
@@ -175,7 +175,7 @@ def test_a_mirror_proves_its_copy(nginx, tmp_path, run):
     assert "1 digests agree" in example("mirror_model.py", url, folder)
     haulway.save({"weight": torch.zeros(100)}, model)
     example("mirror_model.py", url, folder, code=1)
-    # The old copy stayed.
+    # The old copy is still there.
     assert haulway.load(folder / model.name)["weight"].sum() == 100
     assert [path.name for path in folder.iterdir()] == [model.name]
 
@@ -194,7 +194,7 @@ def test_the_notebook_runs(tmp_path):
     assert notebook["nbformat"] == 4
     cells = ["".join(cell["source"]) for cell in notebook["cells"]
              if cell["cell_type"] == "code"]
-    # The value of a cell's last line is what a notebook shows.
+    # A notebook shows the value of a cell's last line.
     text = "\n".join(cells[:-1]) + """
 assert verified.ok and scanned.verdict == "SAFE"
 assert len(checkpoint) == 4

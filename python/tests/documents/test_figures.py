@@ -1,4 +1,4 @@
-"""The record of figures in bench/results/, and the pages that are made of it."""
+"""The records in bench/results/, and the pages that are made from them."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ NAMES = sorted(path.stem for path in record.RESULTS.glob("*.json"))
 
 @pytest.fixture
 def copy(tmp_path):
-    """The records, the pages and the tool, to be changed."""
+    """Returns copies of the records, the pages and the tool."""
     for folder in ("bench", "docs", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     shutil.copy(ROOT / "README.md", tmp_path)

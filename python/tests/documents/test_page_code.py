@@ -29,7 +29,7 @@ WITH_HOSTS = {"docs/hosts.md"}
 
 @pytest.fixture(scope="module")
 def path_with_command(tmp_path_factory, command):
-    """A PATH that has the command by its name."""
+    """Returns a PATH in which the command is found by its name."""
     tools = tmp_path_factory.mktemp("bin")
     (tools / "haulway").symlink_to(pathlib.Path(command).resolve())
     return f"{tools}:{os.environ['PATH']}"
@@ -37,7 +37,8 @@ def path_with_command(tmp_path_factory, command):
 
 @pytest.fixture(scope="module")
 def workbench(tmp_path_factory, path_with_command):
-    """The folder of docs/workbench.md after the page's program ran there."""
+    """Returns the folder of docs/workbench.md after the page's program ran
+    there."""
     folder = tmp_path_factory.mktemp("workbench")
     run_program("docs/workbench.md", folder, PATH=path_with_command)
     return folder
@@ -45,11 +46,11 @@ def workbench(tmp_path_factory, path_with_command):
 
 @pytest.fixture
 def place(tmp_path, path_with_command, monkeypatch):
-    """An empty folder, and the command by its name."""
+    """Returns an empty folder; the command is found by its name."""
     folder = tmp_path / "folder"
     folder.mkdir()
     monkeypatch.setenv("PATH", path_with_command)
-    # What torchrun gives to a group of one.
+    # The variables that torchrun sets for a group of one.
     for name, value in {"RANK": "0", "WORLD_SIZE": "1",
                         "MASTER_ADDR": "127.0.0.1",
                         "MASTER_PORT": str(free_port())}.items():
@@ -59,7 +60,7 @@ def place(tmp_path, path_with_command, monkeypatch):
 
 @pytest.mark.parametrize("page", RUN)
 def test_pages_run(page, place):
-    if page == "README.md":  # It speaks of a clone.
+    if page == "README.md":  # The README's commands need a clone.
         shutil.copytree(ROOT / "testdata", place / "testdata")
     said = run_program(page, place).splitlines()
     for block in filter(run_here, blocks(page)):
@@ -68,7 +69,7 @@ def test_pages_run(page, place):
 
 
 def lines_of_commands():
-    """(page, line) of commands in blocks that show no output."""
+    """Returns (page, line) of commands in blocks without output."""
     for block in BLOCKS:
         if block.page != "docs/cli.md" and block.language in ("", "sh", "yaml"):
             for line in re.findall(r"^(?: *- |\$ )?(haulway .*)$", block.text,
@@ -78,8 +79,9 @@ def lines_of_commands():
 
 @pytest.mark.parametrize("page, line", [*lines_of_commands()])
 def test_commands_are_understood(page, line, run, monkeypatch, place, request):
-    """In a copy of the workbench's folder, if the line is of that page. Servers
-    that pages name are nowhere; what a command finds is not judged here."""
+    """Runs in a copy of the workbench's folder if the line is from that page.
+    The pages' servers do not exist; the command's findings are not checked
+    here."""
     for name, value in {"AWS_ENDPOINT_URL": "http://127.0.0.1:9",
                         "AWS_ACCESS_KEY_ID": "key",
                         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -95,13 +97,13 @@ def test_commands_are_understood(page, line, run, monkeypatch, place, request):
 
 
 def checked(block):
-    """How a block is checked; None if nothing does."""
+    """Returns how a block is checked; None if it is not."""
     if run_here(block):
         return "run by test_pages_run"
     if block.language == "python" and block.page in WITH_HOSTS:
         return packages(block.text) and "run by scripts/test-hosts"
     if block.language in ("cpp", "c"):
-        # The README's is what cmake/consumer_test builds.
+        # The README's blocks are built by cmake/consumer_test.
         made = re.match(r"<!-- examples/[\w.]+( \w+)? -->$", block.before)
         return (made or block.page == "README.md") and "by tools/make_docs.py"
     if block.language == "cmake":
@@ -109,7 +111,7 @@ def checked(block):
         return all(line.partition("(")[0] in project
                    for line in block.text.splitlines()) and "by name"
     if block.language == "toml":
-        import tomllib  # Python 3.10 has none.
+        import tomllib  # Python 3.10 has no tomllib.
 
         (points,) = tomllib.loads(block.text)["project"]["entry-points"].values()
         return all(map(pkgutil.resolve_name, points.values())) and "by name"
@@ -124,7 +126,7 @@ def test_every_block_is_checked():
 
 
 def test_code_is_not_hidden_from_these_tests():
-    """A program that is indented, with no fence around it, would be."""
+    """An indented program without a fence would be."""
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(),
                       flags=re.DOTALL | re.MULTILINE)

@@ -1,4 +1,5 @@
-"""The documentation site: complete, of one piece, and readable in a browser."""
+"""The documentation site: complete, without external files, readable in a
+browser."""
 
 import os
 import re
@@ -12,7 +13,7 @@ from chromium import browser
 from page_code import PAGES, ROOT
 
 TOOLS = os.environ.get("HAULWAY_DOCS_TOOLS", ROOT / "build/docs/tools/bin/python")
-# What the browser is told of the page that is open.
+# Scripts that measure the open page.
 WIDTHS = "[document.documentElement.scrollWidth, window.innerWidth]"
 COLOURS = """(() => {
   const luminance = colour => {
@@ -22,7 +23,7 @@ COLOURS = """(() => {
   return [luminance(getComputedStyle(document.body).backgroundColor),
           luminance(getComputedStyle(document.body).color)];
 })()"""
-# Cells too narrow for their words, of tables that are seen.
+# Visible table cells that are too narrow for their words.
 NARROW = """[...document.querySelectorAll("article td")].filter(
   cell => cell.offsetWidth > 0 && cell.innerText.trim().length > 20
           && cell.offsetWidth < 60).map(cell => cell.innerText)"""
@@ -37,7 +38,7 @@ def site(tmp_path_factory):
          "--sphinx", TOOLS],
         capture_output=True, text=True,
     )
-    # Links and anchors that lead nowhere are among what Sphinx warns of.
+    # Sphinx also warns about links and anchors that lead nowhere.
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout == f"{folder}/index.html\n"
     return folder
@@ -54,7 +55,7 @@ def test_every_page_is_there(pages):
         name = page.removeprefix("docs/").replace(".md", ".html")
         if page.startswith("docs/") and name != "README.html":
             assert name in pages, name
-            # The navigation leads there.
+            # The navigation links to it.
             assert f'href="{name}' in pages["index.html"], name
 
 
@@ -70,7 +71,7 @@ def test_the_reference_is_complete(pages):
         assert missing == []
     for header in ROOT.glob("include/haulway/*.h"):
         assert header.name in pages[f"headers/{header.stem}.html"]
-    # A meaning of a parameter, as the docstring has it.
+    # The meaning of a parameter, from the docstring.
     assert "a glob or" in pages["python/haulway.html"]
 
 
@@ -97,7 +98,7 @@ def test_nothing_comes_from_elsewhere(site, pages):
     for style in site.rglob("*.css"):
         assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//",
                               style.read_text()), style.name
-    # Nor does it say where it was made.
+    # The pages do not contain the path where they were made.
     for path in site.rglob("*"):
         if path.suffix in (".html", ".js"):
             assert str(ROOT) not in path.read_text(), path.name
@@ -136,8 +137,8 @@ def test_the_search_needs_no_server(site, tmp_path, word, page):
 
 
 def numbers(text):
-    """Figures with a unit: 58 ms, 24 us, 1.9x; and those of cells of tables,
-    whose unit is the column's."""
+    """Returns figures with a unit (58 ms, 24 us, 1.9x), and those in table
+    cells, whose unit is in the column's head."""
     return set(re.findall(r"(?<![\d.,])\d+(?:\.\d+)?(?= ?ms\b| ?us\b|x\b)", text))
 
 
@@ -147,7 +148,7 @@ def test_figures_beside_peers_are_those_of_the_record(page):
                      for name in ("performance.md", "figures.md", "benchmarks.md"))
     there = set(re.findall(r"(?<![\d.,])\d+(?:\.\d+)?(?![\d,])", record))
     text = (ROOT / page).read_text()
-    # A ratio may be cut: 31.69 in the record, 31.7 or 32 here.
+    # A ratio may be rounded: 31.69 in the record, 31.7 or 32 here.
     assert numbers(text) - there == set(), page
     for link in ("performance.md", "figures.md"):
         assert not numbers(text) or link in text or "picklescan" in page, link

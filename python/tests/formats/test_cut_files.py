@@ -1,4 +1,4 @@
-"""Files that shrink while they are read: an error, never a signal."""
+"""A file that shrinks while it is read causes an error, never a signal."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import torch
 
 import haulway
 
-# Loads the file it is given; cuts it as soon as anything of it was loaded.
+# Loads a file, and truncates it as soon as part of it was loaded.
 CHILD = """
 import os, sys
 import haulway
@@ -47,7 +47,7 @@ def test_loading_a_file_that_was_cut_after_it_was_opened_raises(
         haulway.load(str(path), framework="numpy")
 
 
-# Looks at all that stands in an index, after the file is gone.
+# Reads everything in an index after the file is gone.
 LOOKER = """
 import os, sys
 import haulway
@@ -69,7 +69,7 @@ except haulway.TruncatedError:
 
 @pytest.mark.parametrize("kind", ["zip", "stacked", "package", "safetensors"])
 def test_an_index_stays_when_its_file_is_cut(tmp_path, kind):
-    """Names and places are never looked up in a mapping."""
+    """Names and places are never read from a mapping."""
     path = tmp_path / "x"
     tensors = {f"w{i}": torch.full((4096,), i) for i in range(64)}
     if kind == "safetensors":
@@ -95,7 +95,7 @@ def test_an_index_stays_when_its_file_is_cut(tmp_path, kind):
     assert done.stdout.splitlines()[-1] == "TruncatedError"
 
 
-# Takes a tensor each way of a file that was cut since it was opened.
+# Reads a tensor in each way from a file that was truncated after opening.
 TAKER = """
 import os, sys
 import haulway

@@ -1,6 +1,6 @@
-"""Memory for consumers of DLPack, and arrays of JAX by it.
+"""Memory for consumers of DLPack, and JAX arrays made through it.
 
-In place of JAX there is a module with what is used of it, over NumPy;
+In place of JAX, a module over NumPy implements the used functions;
 python/tests_hosts/test_jax_host.py runs the same with JAX.
 """
 
@@ -27,7 +27,7 @@ def memory(tmp_path):
 
 
 class Exporter:
-    """An object whose __dlpack__ is called with keywords of the test's."""
+    """An object whose __dlpack__ is called with the test's keywords."""
 
     def __init__(self, tensor, **keywords):
         self.tensor, self.keywords = tensor, keywords
@@ -46,13 +46,13 @@ def test_a_tensor_is_the_memory_itself(memory):
     for version in (None, (0, 8), (1, 0), (1, 3)):
         array = np.from_dlpack(Exporter(tensor, max_version=version))
         assert array.ctypes.data == address and array.shape == (3, 4)
-        # NumPy takes what cannot say it for read-only.
+        # NumPy treats tensors of versions without the flag as read-only.
         assert array.flags.writeable == (version is not None and version[0] == 1)
     part = np.from_dlpack(memory.tensor("F32", [4, 2], [1, 4], 4))
     assert part.tolist() == [[4, 8], [5, 9], [6, 10], [7, 11]]
     assert torch.from_dlpack(memory.tensor("BF16", [2], [1], 0)).dtype == torch.bfloat16
     del memory, tensor
-    assert array[2, 3] == 11  # It keeps the memory.
+    assert array[2, 3] == 11  # The array keeps the memory.
 
 
 def test_capsules_are_of_the_version_that_is_asked_for(memory):
@@ -107,7 +107,7 @@ def test_dtypes_that_dlpack_lacks_are_refused(memory):
 
 @pytest.fixture
 def jax(monkeypatch):
-    """What is used of JAX, over NumPy."""
+    """The functions of JAX that are used, implemented over NumPy."""
     module = types.ModuleType("jax")
     module.numpy = np
     module.dlpack = types.ModuleType("jax.dlpack")

@@ -1,4 +1,5 @@
-"""Whatever goes wrong is a haulway.Error, and what Python users expect."""
+"""Every failure is a haulway.Error and the exception that Python users
+expect."""
 
 import io
 import pickle
@@ -14,7 +15,7 @@ import haulway.torch
 
 
 class Call:
-    """A pickle that calls a function of torch with arguments of its own."""
+    """A pickle that calls a function of torch with given arguments."""
 
     def __init__(self, function, *arguments):
         self.reduced = function, arguments
@@ -24,14 +25,14 @@ class Call:
 
 
 def saved(tmp_path, obj):
-    """A file that torch.save() writes, whatever is in it."""
+    """A file written by torch.save() with any content."""
     path = tmp_path / "x.pt"
     torch.save(obj, path)
     return path
 
 
 def rebuilt(tensor, **changed):
-    """What _rebuild_tensor_v2 is called with, changed."""
+    """Returns the arguments of _rebuild_tensor_v2 with changes."""
     arguments = {
         "storage": torch.storage.TypedStorage(
             wrap_storage=tensor.untyped_storage(), dtype=tensor.dtype,
@@ -187,7 +188,7 @@ def test_modules_are_there_after_importing_their_parent():
 
 
 def bad_calls(path, out):
-    """Calls with an argument that is none, and what must be said of it."""
+    """Returns calls with an invalid argument, and the expected message."""
     return {
         "budget": (lambda: haulway.save({}, out, memory_budget="x"),
                    "memory_budget: expected a size"),

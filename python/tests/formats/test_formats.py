@@ -1,4 +1,4 @@
-"""haulway.formats(): the table, and what follows from it."""
+"""haulway.formats(): the table, and its consequences."""
 
 import pytest
 import torch

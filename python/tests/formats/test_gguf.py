@@ -1,4 +1,4 @@
-"""GGUF files, against the gguf package."""
+"""GGUF files, compared with the gguf package."""
 
 import json
 import struct
@@ -14,7 +14,7 @@ PLAIN = [
     numpy.float32, numpy.float16, numpy.float64, numpy.int8, numpy.int16,
     numpy.int32, numpy.int64,
 ]
-# What the gguf package gives a size. Its Q8_1 has a size of the past.
+# Types for which the gguf package has a size. Its size of Q8_1 is outdated.
 QUANTIZED = [
     kind for kind, (elements, _) in gguf.GGML_QUANT_SIZES.items()
     if elements > 1 and kind.name != "Q8_1"
@@ -162,7 +162,7 @@ def test_alignment_of_the_file_counts(tmp_path, run):
 
 
 def test_a_file_of_123_tensors_is_nothing_else(tmp_path):
-    # Its first bytes are those of a safetensors header, but for one.
+    # Its first bytes are those of a safetensors header except for one.
     path = write(tmp_path / "a.gguf", {
         f"t{i}": numpy.zeros(1, numpy.float32) for i in range(123)})
     assert haulway.open(path).format == "gguf"

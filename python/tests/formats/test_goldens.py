@@ -1,4 +1,4 @@
-"""Every file of testdata/golden/, against what its JSON says of it."""
+"""Every file of testdata/golden/, compared with its JSON description."""
 
 import gzip
 import hashlib
@@ -46,7 +46,8 @@ def test_tensors_are_those_that_torch_found(name):
             assert info.dtype == tensor["dtype"]
             assert list(info.shape) == tensor["shape"]
             assert list(info.strides) == tensor["strides"]
-            # NumPy has no lazy conjugation: the elements differ from the bytes.
+            # NumPy has no lazy conjugation: the elements differ from the stored
+            # bytes.
             if tensor["sha256"] is None or info.conjugate or info.negative:
                 continue
             array = checkpoint[tensor["name"]]
@@ -62,7 +63,7 @@ def test_torch_says_what_the_json_says(name):
         file.seek(0)
         names = re.findall(rb"ctorch\n(\w+)\n", content(name))
         if not all(hasattr(torch, one.decode()) for one in names):
-            # A dtype that this torch has not.
+            # This torch lacks the dtype.
             with pytest.raises(pickle.UnpicklingError):
                 torch.load(file, weights_only=True)
             return

@@ -12,7 +12,7 @@ CODES = torch.arange(16, dtype=torch.uint8).reshape(4, 4)
 STATE = {
     "f4": CODES.clone().view(torch.float4_e2m1fn_x2),
     "e8m0": (CODES + 120).view(torch.float8_e8m0fnu),
-    "int4": CODES,  # Two in a byte, as quantizers write them.
+    "int4": CODES,  # Two per byte, as quantizers write them.
 }
 FORMATS = ["safetensors", "pt", "tensors"]
 
@@ -67,7 +67,8 @@ def test_f6_is_read_as_bytes_where_safetensors_has_it(tmp_path):
     path, again = tmp_path / "m.safetensors", tmp_path / "again.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(range(24)))
     arrays = haulway.load(path, "numpy")
-    assert arrays["b"].tobytes() == bytes(range(12, 24))  # Four in three bytes.
+    # Four elements in three bytes.
+    assert arrays["b"].tobytes() == bytes(range(12, 24))
     with haulway.open(path, "numpy") as checkpoint:
         assert checkpoint.info("a").dtype == "F6_E2M3X4"
         assert checkpoint.get_slice("a")[1:3].tobytes() == bytes(range(3, 9))

@@ -1,4 +1,4 @@
-"""What every load refuses does not pass verify, and is refused by an Error."""
+"""A file that every load refuses fails verify, and is refused by an Error."""
 
 import collections
 import io
@@ -74,9 +74,9 @@ def test_what_a_load_refuses_does_not_pass_verify(name):
             try:
                 haulway.load(data, framework)
             except haulway.UnsafeError:
-                pass  # Whose tensors can be had, and scan tells of.
+                pass  # Its tensors can be loaded, and scan reports it.
             except haulway.UnsupportedError:
-                pass  # A device, or a type, that this torch or NumPy has not.
+                pass  # This torch or NumPy lacks the device or type.
             except haulway.CorruptError as error:
                 assert "text that Python 2 wrote" in str(error), made
     assert passed
@@ -185,7 +185,7 @@ def test_text_of_python_2_in_another_encoding():
 
 
 def test_numbers_of_numpy_are_checked_when_they_are_made():
-    # They describe no tensor, so verify has nothing to say of them.
+    # They describe no tensor, so verify reports nothing.
     scalar = numpy.float64(1).__reduce__()[0]
     out = io.BytesIO()
     torch.save([Called(scalar, (numpy.dtype("f8"), b"1234"))], out)

@@ -1,4 +1,4 @@
-"""Nonsense that torch or tarfile refuses, or nobody would write."""
+"""Invalid input that torch or tarfile also refuses, or that no writer makes."""
 
 import io
 import pathlib
@@ -55,7 +55,7 @@ def test_empty_records_are_refused_leniently_too(file):
 
 
 class TimesOut(io.RawIOBase):
-    """Gives the head, and then nothing in time."""
+    """Returns the head, and then times out."""
 
     def __init__(self, data, most):
         self.data, self.most, self.at = data, most, 0

@@ -1,4 +1,4 @@
-"""haulway.get and haulway.put, and calls that write straight to URLs."""
+"""haulway.get and haulway.put, and calls that write directly to URLs."""
 
 import functools
 import hashlib
@@ -30,7 +30,8 @@ def redis_url(redis_port):
 
 @pytest.fixture
 def s3_of(monkeypatch):
-    """Makes the S3 of a URL the one that the environment names."""
+    """Returns a function that selects the S3 server for a URL through the
+    environment."""
     def name(url):
         for key, value in {
             "AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s3cret",
@@ -95,12 +96,12 @@ def test_what_progress_raises_ends_it_and_the_rest_comes_later(nginx, tmp_path):
 
 
 def test_a_killed_process_is_gone_on_with(tmp_path):
-    """The bytes that came before SIGKILL are not asked for again."""
+    """Bytes that arrived before SIGKILL are not requested again."""
     data = os.urandom(120 << 20)
     held = {"now": True}
 
     def handle(request):
-        # The last part comes only to whoever asks later.
+        # The last part is sent only to later requests.
         first = request.range[0] if request.range else 0
         if held["now"] and first > 100 << 20:
             return request.stall()
@@ -112,7 +113,8 @@ def test_a_killed_process_is_gone_on_with(tmp_path):
         process = subprocess.Popen([sys.executable, "-c", program])
         state = tmp_path / ".d.haulway-part.state"
         deadline = time.monotonic() + 60
-        # Marks of more than half of the grains; '.' is one that is missing.
+        # Wait for marks of more than half of the blocks; '.' marks a missing
+        # one.
         while not state.exists() or state.stat().st_size < 960 or (
             state.read_bytes().count(b".") > 0.45 * state.stat().st_size
         ):
@@ -124,7 +126,7 @@ def test_a_killed_process_is_gone_on_with(tmp_path):
         held["now"] = False
         done = haulway.get(server.url(), target)
         assert done["resumed_bytes"] >= 60 << 20
-        # Not those of the killed process, which the server may note late.
+        # Exclude those of the killed process, which the server may log late.
         asked = [request.range for request in server.requests[-done["requests"]:]]
         brought = sum(last - first + 1 for first, last in asked)
         assert brought <= len(data) - done["resumed_bytes"] + (1 << 20)
@@ -149,8 +151,8 @@ def test_a_file_is_put_whole(bucket, redis_url, tmp_path):
 
 @pytest.mark.parametrize("is_url, most", [(False, 110), (True, 200)])
 def test_putting_a_long_file_takes_little_memory(nginx, s3_of, is_url, most):
-    """Parts of a file are read where they are sent; what comes from elsewhere
-    is kept while it is on its way."""
+    """Parts of a local file are read when they are sent; parts of a remote
+    source are kept while they are in transit."""
     program = ("import sys, haulway; haulway.put(*sys.argv[1:]); "
                "print(open('/proc/self/status').read())")
     with open(nginx.root / "long", "wb") as file:
@@ -286,11 +288,11 @@ def test_converting_goes_to_a_url_as_it_is_told(bucket, tmp_path):
 
 
 def test_options_of_urls_reach_what_is_written_to(monkeypatch, tmp_path):
-    """A proxy, of every call that writes."""
+    """Every call that writes uses the proxy."""
     seen = []
 
     def handle(request):
-        if "HTTP/1.1" in request.first:  # Else it is a body.
+        if "HTTP/1.1" in request.first:  # Other data is a body.
             seen.append(request.target)
         request.answer(403)
         request.close()

@@ -1,4 +1,5 @@
-"""fsspec in both directions: haulway:// for it, and its files for us."""
+"""fsspec in both directions: haulway:// URLs for fsspec, and its files for
+Haulway."""
 
 import functools
 import gzip
@@ -26,7 +27,7 @@ same = functools.partial(same_tensors, expected=TENSORS)
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
-    """As the entry point does where the package is installed."""
+    """Registers as the entry point does if the package is installed."""
     fsspec.register_implementation("haulway", HaulwayFileSystem, clobber=True)
 
 
@@ -125,7 +126,7 @@ def test_folders_are_listed(tmp_path):
 
 
 class Counting(fsspec.AbstractFileSystem):
-    """A file system of one file that counts how it is asked."""
+    """A file system of one file that counts how it is read."""
 
     protocol = "counting"
     cachable = False
@@ -176,8 +177,8 @@ def test_our_files_are_read_by_their_source(nginx, tmp_path):
 
 
 class Store(fsspec.AbstractFileSystem):
-    """In place of fsspec's own file system for s3://, of which only removing is
-    used; of a chain it is asked how the URL is split."""
+    """Replaces fsspec's own file system for s3://, of which only removing is
+    used; in a chain, it is asked how the URL is split."""
 
     protocol = "s3"
     removed = []
@@ -248,12 +249,12 @@ def test_objects_are_changed(files_of_s3, tmp_path):
 
 
 def test_distributed_checkpoints_need_only_the_protocol(tmp_path):
-    """dcp.save and dcp.load with a checkpoint_id of ours."""
+    """dcp.save and dcp.load with a haulway:// checkpoint_id."""
     import torch.distributed.checkpoint as dcp
 
     state = {"w": torch.arange(12.0).reshape(3, 4), "n": {"b": torch.ones(2)}}
     place = f"haulway://{tmp_path}/ck"
-    for number in (7, 8):  # The second replaces the first.
+    for number in (7, 8):  # The second save replaces the first.
         state["step"] = number
         dcp.save(state, checkpoint_id=place, no_dist=True)
     stock = {"w": torch.zeros(3, 4), "step": 0, "n": {"b": torch.zeros(2)}}

@@ -1,4 +1,4 @@
-"""The programs in docs/hosts.md that need no host."""
+"""The programs in docs/hosts.md that need no other package."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""haulway.lightning, beside a package that has Lightning's CheckpointIO."""
+"""haulway.lightning with a stand-in package that has Lightning's
+CheckpointIO."""
 
 import abc
 import logging
@@ -20,7 +21,7 @@ STATE = {"state_dict": {"w": torch.arange(6.0)}, "epoch": 3,
 
 
 class Own:
-    """A class of the program: no data."""
+    """A class of the program, which is not data."""
 
     def __init__(self, number):
         self.number = number
@@ -28,7 +29,7 @@ class Own:
 
 @pytest.fixture
 def base(monkeypatch):
-    """Lightning's abstract class, as its module has it."""
+    """Lightning's abstract class in a module of its name."""
 
     class CheckpointIO(abc.ABC):
         @abc.abstractmethod

@@ -1,7 +1,7 @@
-"""haulway.vllm, in a package that has what it uses of vLLM.
+"""haulway.vllm with a stub of the parts of vLLM that it uses.
 
-Its signatures are compared with those of the real package by
-python/tests_hosts/test_vllm_wheel.py.
+python/tests_hosts/test_vllm_wheel.py compares the stub's signatures with the
+real package.
 """
 
 import importlib
@@ -22,7 +22,7 @@ STUB = pathlib.Path(__file__).parents[1] / "vllm_stub"
 
 @pytest.fixture
 def vllm(monkeypatch):
-    """The stand-in's loaders, with ours registered."""
+    """Returns the stub's loaders with Haulway's registered."""
     monkeypatch.syspath_prepend(str(STUB))
     loaders = importlib.import_module("vllm.model_executor.model_loader")
     haulway.vllm.register()
@@ -82,7 +82,7 @@ def test_the_entry_point_registers_the_format_once(vllm):
     loader = vllm.get_model_loader(config())
     assert type(loader).__name__ == "HaulwayModelLoader"
     assert not loader.__abstractmethods__
-    # Only by the variable.
+    # Only if the variable is set.
     assert vllm.LOADERS["runai_streamer"] is vllm.BaseModelLoader
 
 
@@ -153,9 +153,9 @@ def test_weights_may_be_elsewhere(vllm, folder, tmp_path, nginx):
     loader = vllm.get_model_loader(config({"uri": url}))
     got = dict(loader.get_all_weights(model_at(tmp_path / "config"), Model([])))
     assert list(got) == ["layer.2.weight"]
-    # A path that replaces the model's has weights of its own.
+    # A path that replaces the model's has its own weights.
     assert len(list(loader.get_all_weights(model_at(folder), Model([])))) == 3
-    # vLLM's own word for it comes first.
+    # vLLM's own argument takes precedence.
     loader = vllm.get_model_loader(config({"uri": "http://localhost:1/none"}))
     where = model_at(tmp_path / "config", model_weights=url)
     assert len(list(loader.get_all_weights(where, Model([])))) == 1

@@ -1,5 +1,5 @@
-"""What DataLoader says when workers fail, die, stop or hang, and that nothing
-of them stays."""
+"""DataLoader's messages when workers fail, die, stop or hang, and that nothing
+of the workers remains."""
 
 import gc
 import os
@@ -108,7 +108,8 @@ def test_a_batch_that_cannot_be_read_is_told_of_and_passed_over():
 ])
 @pytest.mark.parametrize("threaded", [False, True])
 def test_a_worker_that_dies_is_named(how, told, threaded):
-    """In the main thread by torch's handler of signals; in others by us."""
+    """In the main thread torch's signal handler reports it; in other threads
+    Haulway does."""
     found = []
 
     def run():
@@ -132,7 +133,8 @@ def test_what_a_worker_sent_before_it_died_comes_first():
         found.extend(failure(DataLoader, data.Failing("kill"), num_workers=1)[0])
 
     found = []
-    thread = threading.Thread(target=run)  # Where no signal interrupts.
+    # In a thread that no signal interrupts.
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join(60)
     assert found == [0, 1, 2]
@@ -176,7 +178,7 @@ def workers_of(iterator):
 
 
 def gone(pids, seconds=20):
-    """Whether processes end in time."""
+    """Returns whether the processes end in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not any(map(alive, pids)):
@@ -228,7 +230,7 @@ def test_workers_end_with_the_epoch_unless_they_persist():
 
 
 def test_programs_may_end_workers_themselves():
-    """Lightning does so with persistent ones."""
+    """Lightning does so with persistent workers."""
     loader = DataLoader(data.Pids(), num_workers=2, persistent_workers=True)
     assert len(list(loader)) == 8
     assert isinstance(loader._iterator, torch.utils.data.dataloader
@@ -239,7 +241,7 @@ def test_programs_may_end_workers_themselves():
 
 
 def program(text, **options):
-    """Runs a program of its own; nothing but what it prints is expected."""
+    """Runs a program in its own process and checks its whole output."""
     text = "import loader_data as data\nfrom haulway.ipc import DataLoader\n" + (
         textwrap.dedent(text))
     path = os.pathsep.join([HERE, *sys.path])
@@ -277,7 +279,7 @@ def test_a_program_that_fails_in_the_loop_says_only_that():
 
 
 def test_ctrl_c_ends_the_program_and_its_workers():
-    """It reaches them all, as from a terminal, while all wait."""
+    """As from a terminal, the signal reaches all processes while all wait."""
     done = program("""
         import os, signal, threading, time
         os.setpgid(0, 0)
@@ -330,7 +332,7 @@ def shared_files():
 
 
 def test_a_fork_of_the_program_while_it_iterates():
-    """The copy cannot take batches, and what it drops does no harm."""
+    """The copy cannot get batches, and dropping its objects does no harm."""
     loader = DataLoader(data.Numbers(), num_workers=2)
     iterator = iter(loader)
     first = next(iterator)

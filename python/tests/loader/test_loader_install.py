@@ -1,4 +1,4 @@
-"""haulway.ipc.DataLoader in the place of torch's."""
+"""haulway.ipc.DataLoader in place of torch's."""
 
 import inspect
 import pickle
@@ -24,7 +24,7 @@ def installed():
 
 
 class Derived(Theirs):
-    """A class that a program derived from torch's."""
+    """A program's class that is derived from torch's."""
 
 
 def test_it_is_a_loader_of_torchs():
@@ -55,7 +55,7 @@ def test_its_attributes_are_torchs():
 
 
 def test_another_can_be_built_from_its_attributes():
-    """As programs do that exchange the sampler."""
+    """Programs that replace the sampler rebuild a loader in this way."""
     loader = DataLoader(data.Numbers(), batch_size=4, num_workers=1,
                         max_shared_bytes=1 << 26)
     names = set(inspect.signature(type(loader).__init__).parameters)

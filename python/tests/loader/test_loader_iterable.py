@@ -1,4 +1,5 @@
-"""Iterable datasets with DataLoader: who ends when, and what is warned of."""
+"""Iterable datasets with DataLoader: when workers end, and which warnings
+appear."""
 
 import itertools
 

@@ -1,5 +1,5 @@
-"""Memory and descriptors of DataLoader: who holds what, for how long, and what
-there is when the system has little."""
+"""Memory and descriptors of DataLoader: which objects hold them, for how long,
+and the behaviour on systems with little memory."""
 
 import gc
 import os
@@ -20,7 +20,8 @@ MIB = 1 << 20
 
 
 def program(text, **options):
-    """Runs a program of its own, which prints "ok" and nothing else."""
+    """Runs a program in its own process; it must print "ok" and nothing
+    else."""
     text = textwrap.dedent("""
         import os, resource, sys
         import torch
@@ -43,7 +44,7 @@ def program(text, **options):
 
 
 def bytes_used(iterator):
-    """By batches, of the shared memory of all workers."""
+    """Returns the bytes of all workers' shared memory that batches use."""
     return sum(worker.arena.stats()["used"]
                for worker in iterator._transport.workers)
 
@@ -62,7 +63,7 @@ def test_batches_outlive_the_iterator_and_the_loader():
 
 
 def test_a_part_of_a_batch_keeps_what_it_needs():
-    """Whatever part: a row, a view of NumPy's, another dtype."""
+    """Any part: a row, a NumPy view, a view of another dtype."""
     iterator = iter(DataLoader(data.Large(40, MIB), batch_size=1, num_workers=2))
     parts = []
     for i, batch in enumerate(iterator):
@@ -75,13 +76,13 @@ def test_a_part_of_a_batch_keeps_what_it_needs():
 
 
 def test_memory_comes_back_when_batches_go():
-    """Many times what is used at a time goes through."""
+    """Transfers many times the memory that is in use at any time."""
     iterator = iter(DataLoader(data.Large(60, MIB), batch_size=None,
                                num_workers=2))
     peak = 0
     for _ in iterator:
         peak = max(peak, bytes_used(iterator))
-    # Four on their way, one held by the loop, and one that comes.
+    # Four in transit, one held by the loop, and one being received.
     assert MIB <= peak <= 8 * MIB
 
 
@@ -105,7 +106,7 @@ def test_epochs_do_not_grow():
             before = len(os.listdir("/proc/self/fd"))
     assert len(os.listdir("/proc/self/fd")) == before
     for worker in loader._iterator._transport.workers:
-        # Two on their way, one held, one that is made; half a MiB each.
+        # Two in transit, one held, one being made; half a MiB each.
         assert worker.arena.stats()["high_water"] <= 3 * MIB
 
 
@@ -147,7 +148,8 @@ def test_few_descriptors_suffice():
 
 
 def in_namespace(mount):
-    """A command that runs another where /dev/shm is as `mount` makes it."""
+    """Returns a command that runs another in a namespace where `mount` sets up
+    /dev/shm."""
     return ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh"]
 
 
@@ -187,7 +189,7 @@ def test_batches_larger_than_an_arena(monkeypatch):
 
 
 def test_a_program_that_keeps_all_batches_is_not_kept_waiting(monkeypatch):
-    """Also small ones, which are copied where the arena is full."""
+    """Includes small batches, which are copied if the arena is full."""
     from haulway.ipc import _loader_transport
 
     monkeypatch.setattr(_loader_transport, "ARENA_BYTES", 256 << 10)
@@ -233,7 +235,8 @@ def test_a_limit_says_who_holds_what_and_goes_on():
 
 
 def test_a_limit_waits_for_a_worker_that_takes_long():
-    """The other's batches fill its part, which is not the program's doing."""
+    """The other worker's batches fill its share, which is not the program's
+    fault."""
     class Slow(data.Large):
         def __getitem__(self, index):
             if index == 0:
@@ -280,7 +283,8 @@ def test_limits_that_are_refused(value, error):
 
 
 def test_a_dataset_that_keeps_its_batches_shares_them():
-    """As with torch's loader: what is stacked in a worker is handed over."""
+    """As with torch's loader: memory stacked in a worker is passed on, not
+    copied."""
     class Keeping(data.Large):
         kept = []
 
@@ -294,7 +298,7 @@ def test_a_dataset_that_keeps_its_batches_shares_them():
 
 
 def test_collated_batches_are_not_copied_again():
-    """They are stacked in the arena, each in a loan of its own."""
+    """They are stacked in the arena, each in its own loan."""
     iterator = iter(DataLoader(data.Large(4, MIB), batch_size=2, num_workers=1))
     batch = next(iterator)
     stats = iterator._transport.workers[0].arena.stats()

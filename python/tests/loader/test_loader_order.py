@@ -1,4 +1,4 @@
-"""Batches of DataLoader are torch's: the same, in the same order, from the same
+"""Batches of DataLoader equal torch's, in the same order and from the same
 random numbers."""
 
 import functools
@@ -108,7 +108,7 @@ def test_an_epoch_that_is_given_up_changes_what_follows_in_the_same_way(persiste
 
 
 def test_workers_that_persist_answer_all_that_they_were_asked():
-    """Their datasets are in the same state after an epoch that was given up."""
+    """After an abandoned epoch their datasets are in the same state."""
     def read(loader):
         return list(itertools.islice(loader, 2)), list(loader)
 
@@ -174,7 +174,7 @@ def test_keys_of_any_type():
 
 
 def test_very_many_indices_in_a_batch():
-    """More than goes to a worker at once; nobody waits for the other."""
+    """More than fits a worker's socket at once; neither side blocks."""
     indices = list(range(400_000))
     sampler = [indices, indices[:5], indices, indices[::-1], [3], indices]
     compare(data.Sums(), sampler=sampler, batch_size=None, num_workers=1)
@@ -242,7 +242,8 @@ def test_a_context_object_starts_workers():
 
 
 def test_convolutions_in_forked_workers_after_one_here():
-    """torch's threads of before are not waited for."""
+    """The child does not wait for torch's threads, which exist only in the
+    parent."""
     layer = torch.nn.Conv2d(1, 2, 3)
     layer(torch.ones(1, 1, 8, 8))
     with torch.no_grad():
@@ -289,7 +290,8 @@ def test_arguments_that_iterable_datasets_refuse(options):
     assert theirs[0] is ours[0] and theirs[1][:60] == ours[1][:60]
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's half-made iterator complains.
+# torch's partly constructed iterator warns.
+@pytest.mark.filterwarnings("ignore")
 def test_no_batch_ahead_is_refused_as_torch_does():
     failures = []
     for each in BOTH:
@@ -332,7 +334,7 @@ def test_batches_out_of_order_pass_by_one_that_takes_long():
             got.append(value)
             if len(got) == 8:
                 event.set()
-        # Its worker was given the next one too, before it was known.
+        # The worker had already been given the next request.
         assert got == [1, 3, 4, 5, 6, 7, 8, 9, 0, 2]
 
 
@@ -352,6 +354,6 @@ def test_a_step_is_named_in_profiles_as_torchs_is():
 
 
 def test_an_iterator_knows_its_workers():
-    """Programs look at these."""
+    """Programs use these attributes."""
     iterator = iter(DataLoader(data.Pids(), num_workers=2, batch_size=None))
     assert set(iterator) == {worker.pid for worker in iterator._workers}

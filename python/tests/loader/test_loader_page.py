@@ -1,4 +1,4 @@
-"""docs/dataloader.md: its programs run, and the tests that it names are there."""
+"""docs/dataloader.md: its programs run, and the tests that it names exist."""
 
 import pathlib
 import re
@@ -24,7 +24,8 @@ def test_every_test_that_is_named_is_there():
 
 
 def test_every_test_is_named():
-    """A test stands beside one of PyTorch's or among those that go further."""
+    """Every test is listed beside one of PyTorch's or among the additional
+    ones."""
     theirs, further = (
         set(re.findall(r"`(\w+): (\w+)`", part)) for part in
         PAGE.split("## What PyTorch's tests have not")
@@ -40,7 +41,7 @@ def test_every_test_is_named():
 
 
 def test_programs_of_the_page_run():
-    """All in one process, each with names of its own."""
+    """All in one process, each with its own names."""
     assert len(PROGRAMS) == 4
     text = "\n".join(f"exec({program!r}, {{}})" for program in PROGRAMS)
     done = subprocess.run([sys.executable, "-W", "error", "-c", text],

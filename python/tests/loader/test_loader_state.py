@@ -1,4 +1,4 @@
-"""StatefulDataLoader goes on where another one's state was taken."""
+"""StatefulDataLoader resumes where another loader's state was taken."""
 
 import inspect
 import pickle
@@ -15,7 +15,7 @@ WORKERS = [0, 1, 2]
 
 
 class Counting(IterableDataset):
-    """Counts in steps of the workers; says how far it has come."""
+    """Counts in steps of the number of workers; has a state."""
 
     def __init__(self, count=24):
         self.count, self.at = count, 0
@@ -38,7 +38,7 @@ class Counting(IterableDataset):
 
 
 class Walk:
-    """A sampler that says where it is; its order is not drawn again."""
+    """A sampler with a state; its order is not drawn again."""
 
     def __init__(self, count=24):
         self.order = torch.randperm(count).tolist()
@@ -61,8 +61,8 @@ class Walk:
 
 
 def taken_after(count, make, **options):
-    """The batches of an epoch and the one after; the same from a state that
-    was taken after `count` batches and pickled."""
+    """Returns the batches of an epoch and of the next one, equal after resuming
+    from a state that was taken after `count` batches and pickled."""
     torch.manual_seed(5)
     whole = list(StatefulDataLoader(make(), **options))
     torch.manual_seed(5)
@@ -77,7 +77,7 @@ def taken_after(count, make, **options):
     other.load_state_dict(state)
     torch.set_rng_state(generator)
     rest = list(other)
-    if count:  # Else the sampler had not drawn yet.
+    if count:  # Otherwise the sampler has not drawn yet.
         assert torch.equal(torch.get_rng_state(), generator)
     return whole, got + rest
 
@@ -136,7 +136,7 @@ def test_samplers_that_say_where_they_are_go_on(workers, batch_size):
     iterator = iter(loader)
     got = [next(iterator) for _ in range(3)]
     state = loader.state_dict()
-    # What workers have read ahead is not in it.
+    # Batches that workers have read ahead do not count.
     assert state["_index_sampler_state"]["at"] == 3 * (batch_size or 1)
     other = StatefulDataLoader(data.Numbers(24), batch_size=batch_size,
                                sampler=Walk(), num_workers=workers)
@@ -169,7 +169,7 @@ def test_workers_that_persist_begin_anew_at_the_place():
     list(iterator)
     loader.load_state_dict(state)
     same(whole[5:], list(loader))
-    same(whole, list(loader))  # The epoch after that is whole.
+    same(whole, list(loader))  # The following epoch is complete.
 
 
 def test_a_state_before_an_epoch_is_the_one_that_was_loaded():
@@ -199,7 +199,7 @@ def test_a_batch_that_fails_counts():
         options = {"batch_size": None, "num_workers": workers}
         whole = read(StatefulDataLoader(data.Failing("value"), **options), 99)
         loader = StatefulDataLoader(data.Failing("value"), **options)
-        got = read(loader, 4)  # The last one is the failure.
+        got = read(loader, 4)  # The last item is the failure.
         other = StatefulDataLoader(data.Failing("value"), **options)
         other.load_state_dict(loader.state_dict())
         assert isinstance(got[3], str)
@@ -218,11 +218,11 @@ def test_states_that_are_refused():
 
 
 def test_its_signature_is_that_of_the_usual_loader():
-    """Programs build a loader anew by the names in the signature."""
+    """Programs rebuild a loader by the names in the signature."""
     assert inspect.signature(StatefulDataLoader.__init__) == (
         inspect.signature(DataLoader.__init__))
 
 
 def test_the_usual_loader_has_no_state():
-    """Programs that ask for the methods treat it as they treat torch's."""
+    """Programs that look for these methods treat it like torch's loader."""
     assert not hasattr(DataLoader(Counting()), "state_dict")

@@ -1,4 +1,4 @@
-"""Values of every kind come from DataLoader's workers as from torch's."""
+"""Values of every kind arrive from DataLoader's workers as from torch's."""
 
 import array
 import collections
@@ -25,13 +25,15 @@ class Marked(torch.Tensor):
 
 
 def given(value, **options):
-    """The value, through workers of both loaders, as one batch."""
+    """Returns the value, sent through the workers of both loaders as one
+    batch."""
     return compare(data.Making(lambda i: value, 1), batch_size=None,
                    num_workers=1, collate_fn=data.as_they_are, **options)[0]
 
 
 def kept(value):
-    """The same through our loader: what torch's changes stays as it was."""
+    """Sends the value through our loader only, which keeps what torch's
+    loses."""
     loader = DataLoader(data.Making(lambda i: value, 1), batch_size=None,
                         num_workers=1, collate_fn=data.as_they_are)
     same(next(iter(loader)), value)
@@ -47,7 +49,7 @@ for _dtype in dict.fromkeys(DTYPES):
         STRIDED.append(torch.arange(2048, dtype=torch.uint8)
                        .repeat(16).view(_dtype).clone())
     except (RuntimeError, TypeError):
-        pass  # One of those that are quantized, or of less than a byte.
+        pass  # A quantized dtype, or one of less than a byte.
 
 
 def test_every_dtype():
