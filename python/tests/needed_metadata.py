@@ -1,8 +1,11 @@
-"""What a format cannot be written without, as options of save and convert."""
+"""The metadata that a format requires, as options of save and convert."""
 
 
 def needed(name):
-    """name: of a format, or of a file with its ending."""
+    """Returns the options.
+
+    name: a format, or a file with its extension.
+    """
     if not str(name).endswith("gguf"):
         return {}
     return {"metadata": {"general.architecture": "test"}}

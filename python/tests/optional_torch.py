@@ -1,7 +1,8 @@
-"""torch; or, for a Python without it, a stand-in with which tests are collected.
+"""torch, or a stand-in with which tests are collected in a Python without
+torch.
 
-scripts/test-pythons has such Pythons, and says so by HAULWAY_WITHOUT_TORCH;
-elsewhere torch must be there. conftest.py skips the tests that would use the
+scripts/test-pythons has such interpreters and sets HAULWAY_WITHOUT_TORCH;
+elsewhere torch is required. conftest.py skips the tests that would use the
 stand-in.
 """
 
@@ -10,7 +11,7 @@ import types
 
 
 class Absent:
-    """What everything of torch is where there is no torch."""
+    """Stands in for every attribute of torch if torch is missing."""
 
     class Tensor:
         pass
@@ -41,7 +42,7 @@ def _names_torch(code):
 
 
 def needs_torch(item):
-    """Whether a test that was collected cannot do without."""
+    """Returns whether a collected test needs torch."""
     if not isinstance(torch, Absent):
         return False
     parameters = getattr(item, "callspec", None)

@@ -1,9 +1,9 @@
-"""The blocks of code in the pages, and the programs that pages are.
+"""The blocks of code in the pages, and the programs that pages form.
 
-A page is run as a reader does who tries what it says: its blocks of Python in
-order, as one program in a folder that is empty at first, and in between the
-commands of its blocks "console", which must print what the page shows. The
-program has each block at its lines of the page, so that a traceback names them.
+A page is run as a reader would try it: its Python blocks in order, as one
+program in an initially empty folder, and between them the commands of its
+"console" blocks, which must print what the page shows. In the program each
+block has the line numbers of the page, so that a traceback names them.
 """
 
 import ast
@@ -19,13 +19,13 @@ PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 )
-# Packages that examples import and that the tests install.
+# Packages that examples import and the tests install.
 INSTALLED = {"fsspec", "haulway", "numpy", "safetensors", "torch"}
 
 
 class Block(NamedTuple):
     page: str
-    line: int  # The first line of its code, from 1.
+    line: int  # The first line of its code, counted from 1.
     language: str
     text: str
     before: str  # The line before the block.
@@ -50,7 +50,7 @@ def blocks(page):
 
 
 def packages(text):
-    """The packages that a program imports and the tests do not have."""
+    """Returns the packages that a program imports and the tests do not have."""
     names = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -62,12 +62,13 @@ def packages(text):
 
 
 def programs(page):
-    """The blocks of Python in a page, where each is a program of its own."""
+    """Returns the Python blocks of a page in which each is a separate
+    program."""
     return [block.text for block in blocks(page) if block.language == "python"]
 
 
 def run_alone(text, folder):
-    """Runs one block in a folder; what it printed."""
+    """Runs one block in a folder; returns its output."""
     done = subprocess.run([sys.executable, "-c", text], cwd=folder,
                           capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -75,14 +76,15 @@ def run_alone(text, folder):
 
 
 def commands(text):
-    """[(command, what it prints)] of a block "console"."""
+    """Returns [(command, output)] of a "console" block."""
     steps = re.split(r"^\$ ", text, flags=re.MULTILINE)
     assert steps[0] == "", "a block begins with a command"
     return [step.partition("\n")[::2] for step in steps[1:]]
 
 
 def check_commands(text):
-    """Runs a block "console" in this folder, by the program of a page."""
+    """Runs a "console" block in the current folder; called by a page's
+    program."""
     for command, expected in commands(text):
         done = subprocess.run(["bash", "-c", command], capture_output=True,
                               text=True)
@@ -96,7 +98,7 @@ def run_here(block):
 
 
 def program(page):
-    """The program of a page, or None if there is nothing to run."""
+    """Returns the program of a page, or None if there is nothing to run."""
     lines = []
     for block in filter(run_here, blocks(page)):
         if block.language == "python":
@@ -104,18 +106,18 @@ def program(page):
         else:
             text = f"__import__('page_code').check_commands({block.text!r})\n"
         lines += [""] * (block.line - 1 - len(lines)) + text.splitlines()
-    # Names of publications are the machine's: another run has others.
+    # Names of publications are global: another test run must have others.
     return re.sub(r'"((?:page|guide)-[a-z]+)"', rf'"\1-{os.getpid()}"',
                   "\n".join(lines) + "\n") if lines else None
 
 
 def promised(text):
-    """What comments behind calls of print say that these print."""
+    """Returns the output that comments after print calls promise."""
     return re.findall(r"^ *print\(.*\)  +# (.*)$", text, re.MULTILINE)
 
 
 def run_program(page, folder, **environment):
-    """Runs a page's program in a folder; what it printed."""
+    """Runs a page's program in a folder; returns its output."""
     text = program(page)
     script = folder / "page.py"
     script.write_text(text)

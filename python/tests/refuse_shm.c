@@ -1,5 +1,5 @@
-// Preloaded: whatever opens something in /dev/shm fails with REFUSAL, as it
-// does where that is full, read-only, or not there at all.
+// Preloaded: every attempt to open a file in /dev/shm fails with REFUSAL, as if
+// /dev/shm were full, read-only, or missing.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-"""Real servers for tests, on free ports and in folders of their own."""
+"""Real servers for tests, on free ports and in their own folders."""
 
 import contextlib
 import pathlib
@@ -26,7 +26,7 @@ def await_port(port, process, seconds=20):
 
 @contextlib.contextmanager
 def redis_server(folder, *options, port=None):
-    """A Redis server; the number of its port. 0 in `port` is none."""
+    """A Redis server; yields its port. A `port` of 0 disables TCP."""
     program = shutil.which("redis-server")
     assert program, "scripts/setup tests installs redis-server"
     port = free_port() if port is None else port
@@ -45,7 +45,7 @@ def redis_server(folder, *options, port=None):
 
 
 def certificate(folder, host="localhost"):
-    """(certificate, key) of a server, by its own authority."""
+    """Makes (certificate, key) of a server, signed by its own authority."""
     folder = pathlib.Path(folder)
     crt, key = folder / "server.crt", folder / "server.key"
     kind = "IP" if host[0].isdigit() else "DNS"
@@ -60,7 +60,7 @@ def certificate(folder, host="localhost"):
 
 
 class ScriptedServer:
-    """A server of one port that answers each connection as `serve` does."""
+    """A server on one port that handles each connection by `serve`."""
 
     def __init__(self, serve):
         self._serve = serve
@@ -74,7 +74,7 @@ class ScriptedServer:
         return self
 
     def __exit__(self, *_):
-        # Its thread must not come to wait at another socket of this number.
+        # The thread must not wait on a later socket with the same number.
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
@@ -96,7 +96,8 @@ class ScriptedServer:
 
 @contextlib.contextmanager
 def bucket_of(endpoint):
-    """A new bucket "bkt" of an S3, which ends empty; boto3's client."""
+    """A new bucket "bkt" on an S3 server, emptied at the end; yields boto3's
+    client."""
     import boto3
 
     client = boto3.client(
@@ -112,13 +113,13 @@ def bucket_of(endpoint):
 
 
 def body_of(client, key):
-    """An object of the bucket "bkt"."""
+    """Returns an object of the bucket "bkt"."""
     return client.get_object(Bucket="bkt", Key=key)["Body"].read()
 
 
 @contextlib.contextmanager
 def moto_server():
-    """An S3 of moto's; its URL. It checks no signature."""
+    """A moto S3 server; yields its URL. It checks no signature."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-p", str(port)],
@@ -133,7 +134,7 @@ def moto_server():
 
 
 def _stored(head):
-    """What an object store answers that took what it was given."""
+    """Returns an object store's response to a successful upload."""
     answer = b""
     if head.startswith(b"POST"):
         name = b"Initiate" if b"uploads" in head.split()[1] else b"Complete"
@@ -145,8 +146,8 @@ def _stored(head):
 
 
 def store(answer=None):
-    """An object store for ScriptedServer. answer(head, body) may be what is
-    answered; without it what the store is given is dropped."""
+    """An object store for ScriptedServer. answer(head, body) returns the
+    response; without it, uploads are discarded."""
     def serve(one):
         memory = memoryview(bytearray(1 << 20))
         while head := read_head(one):

@@ -1,5 +1,5 @@
-"""Files of safetensors made by chance, most of them broken, and what the
-package and haulway.safetensors say of each."""
+"""Random safetensors files, most of them broken, and the results of the package
+and of haulway.safetensors for each."""
 
 import json
 import random
@@ -21,7 +21,7 @@ BITS = {
 }
 NAMES = ["a", "b", "w.0", "w.1", "", "ä", "\U0001f600", "a\n\"\\b", "\x7f",
          "__metadata_", "layers.0.weight"]
-# What stands where a number, a text, a list or an object should.
+# Values in place of a number, a text, a list or an object.
 VALUES = [
     "0", "1", "2", "4", "8", "-1", "-0", "-0.0", "1.0", "2.5", "1e2", "1e15",
     "1e16", "1e400", "01", "1.", "-", "4294967296", "9223372036854775807",
@@ -33,7 +33,7 @@ VALUES = [
     '"\\ud800"', '"\\u0061"', '"\\x"', "[" * 130 + "]" * 130, "NaN", "Infinity",
     "1e-5", "123456789012345678.5", '"\u00e9"', "'a'",
 ]
-# What bytes are put in by chance.
+# Bytes that are inserted at random.
 PIECES = [
     b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u", b"\\ud83d", b" ",
     b"\n", b"\t", b"\r", b"\0", b"\x1f", b"\x7f", b"\x80", b"\xff", b"\xc3",
@@ -45,8 +45,8 @@ PIECES = [
 
 
 def entries(chance):
-    """Tensors that tile what is behind the header: name, info as texts of
-    JSON; and how many bytes that is."""
+    """Returns tensors that tile the data after the header, as names and JSON
+    texts, and the number of bytes."""
     rows, end = [], 0
     for name in chance.sample(NAMES, chance.randrange(4)):
         dtype = chance.choice(list(BITS))
@@ -64,7 +64,7 @@ def entries(chance):
 
 
 def object_of(pairs, chance):
-    """A JSON object of names and texts of JSON, now and then with spaces."""
+    """Returns a JSON object of names and JSON texts, sometimes with spaces."""
     comma, colon = chance.choice(((",", ":"), (", ", ": "), (",\n", " : ")))
     return "{" + comma.join(
         json.dumps(name, ensure_ascii=chance.random() < 0.3) + colon + text
@@ -73,7 +73,7 @@ def object_of(pairs, chance):
 
 
 def spoil_entry(info, chance):
-    """Changes what is said of a tensor: its fields, as texts of JSON."""
+    """Changes the description of a tensor: its fields, as JSON texts."""
     field = chance.choice(list(info))
     kind = chance.randrange(9)
     if kind == 0:
@@ -103,7 +103,7 @@ def spoil_entry(info, chance):
 
 
 def header(chance):
-    """(text of a header, number of bytes that it says are behind it)."""
+    """Returns (text of a header, number of bytes that it claims to follow)."""
     rows, data_bytes = entries(chance)
     for _, info in rows:
         if chance.random() < 0.25:
@@ -136,7 +136,7 @@ def header(chance):
 
 
 def spoiled(text, chance):
-    """Bytes, a few of which are changed."""
+    """Returns the bytes with a few of them changed."""
     data = bytearray(text)
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         at = chance.randrange(len(data) + 1)
@@ -159,7 +159,7 @@ def spoiled(text, chance):
 
 
 def file_of(seed):
-    """The bytes of a file."""
+    """Returns the bytes of a file."""
     chance = random.Random(seed)
     text, data_bytes = header(chance)
     text = text.encode("utf-8", "surrogatepass")
@@ -194,7 +194,7 @@ def said(function, *arguments):
 
 
 def of_tensor(tensor):
-    """What two tensors, of torch or NumPy, have in common that are equal."""
+    """Returns what two equal tensors, of torch or NumPy, have in common."""
     if hasattr(tensor, "untyped_storage"):
         import torch
 
@@ -218,7 +218,7 @@ def deserialized(module, data, _path):
 
 
 def opened(module, framework, path):
-    """All that safe_open tells, and of each tensor what it is."""
+    """Returns everything that safe_open reports, and each tensor."""
     with module.safe_open(path, framework) as file:
         names = file.keys()
         rows = {}
@@ -228,7 +228,7 @@ def opened(module, framework, path):
             if tensor[0] == "ok":
                 tensor = of_tensor(tensor[1])
             rows[name] = part.get_shape(), part.get_dtype(), tensor
-        # The package orders empty tensors at one offset by chance.
+        # The package orders empty tensors at one offset at random.
         return names, sorted(file.offset_keys()), file.metadata(), rows
 
 
@@ -245,20 +245,23 @@ CALLS = {
     "safe_open np": lambda module, _, path: opened(module, "np", path),
     "safe_open pt": lambda module, _, path: opened(module, "pt", path),
 }
-# How often a message that may be by chance is asked for.
+# How often to repeat a call whose message may be random.
 ASKED = 24
 
 
 def disagreement(seed, path):
-    """(call, what the package says, what haulway says) of the first call that
-    they differ in, or None. path: of a file to write."""
+    """Returns (call, the package's result, haulway's result) for the first call
+    in which they differ, or None.
+
+    path: of a file to write.
+    """
     data = file_of(seed)
     path.write_bytes(data)
     for name, call in CALLS.items():
         ours = said(call, haulway.safetensors, data, path)
         theirs = said(call, safetensors, data, path)
         if name == "torch.load" and theirs[0] == "KeyError":
-            # The package knows fewer dtypes of bytes than of files.
+            # For bytes, the package supports fewer dtypes than for files.
             call = CALLS["torch.load_file"]
             theirs = said(call, safetensors, data, path)
         if ours == theirs:
@@ -266,8 +269,8 @@ def disagreement(seed, path):
         if "is more than tensors can have" in ours[1]:
             safetensors.deserialize(data)
             continue  # A dimension of 2^63 beside a zero; see docs.
-        # Where tensors lie at equal offsets the package's order of them, and
-        # so which fault it finds first, is by chance.
+        # For tensors at equal offsets the package's order, and thus the fault
+        # it finds first, is random.
         every = [said(call, safetensors, data, path) for _ in range(ASKED)]
         if ours not in every:
             return name, theirs, ours
@@ -275,7 +278,7 @@ def disagreement(seed, path):
 
 
 def index_of(chance):
-    """What somebody may put between the brackets of a slice."""
+    """Returns an index that a user might put between brackets."""
     def item():
         kind = chance.randrange(8)
         if kind < 3:
@@ -285,7 +288,7 @@ def index_of(chance):
         if kind == 4:
             return ...
         ends = [chance.choice((0, 1, 2, 3, 4, 9, -1)) for _ in range(2)]
-        ends.sort()  # With others the package fails within itself.
+        ends.sort()  # The package fails with an internal error for others.
         start, stop = (chance.choice((end, end, None)) for end in ends)
         step = chance.choice((None, None, None, 1, 2, 3, 0, -1))
         return slice(start, stop, step)
@@ -302,8 +305,8 @@ def sliced(module, path, framework, backend, index):
 
 
 def slice_disagreement(seed, path):
-    """(what was asked, what the package says, what haulway says) of the first
-    slice of a tensor made by chance that they differ in, or None."""
+    """Returns (index, the package's result, haulway's result) for the first
+    slice of a random tensor in which they differ, or None."""
     chance = random.Random(seed)
     dtype = chance.choice(("U8", "I16", "F32", "I64", "BF16", "F6_E2M3"))
     shape = [chance.choice((0, 1, 2, 3, 4)) for _ in range(chance.randrange(4))]
@@ -324,7 +327,8 @@ def slice_disagreement(seed, path):
                 said(sliced, module, path, framework, backend, index)
                 for module in (haulway.safetensors, safetensors)
             )
-            if theirs[0] == "TypeError":  # Those are of the binding.
+            # Argument errors of the binding are not compared.
+            if theirs[0] == "TypeError":
                 ours, theirs = ours[0], theirs[0]
             if ours != theirs:
                 asked = framework, backend, dtype, shape, index

@@ -1,10 +1,10 @@
-"""Ways past other scanners, and past earlier versions of this one.
+"""Ways to evade other scanners, and earlier versions of this one.
 
-`ROWS` has for each a name, who published it, the file, and the readers in
+`ROWS` has for each way a name, who published it, the file, and the readers in
 which it runs code here, or kills the process, which an attacker who knows the
-process turns into the same. What no reader here runs (other versions did, or
-the case stands for a family) has none. Names that a list of evil names lacked
-are in test_scan.py: none is needed.
+process can turn into running code. Ways that no reader here runs (other
+versions did, or the case represents a family) have no reader. Names that a
+blocklist lacked are in test_scan.py, since scan needs no blocklist.
 """
 
 import bz2
@@ -42,7 +42,7 @@ def text(value):
 
 
 def name(module, attribute):
-    """STACK_GLOBAL, whose names may have dots."""
+    """Names with STACK_GLOBAL, which may contain dots."""
     return text(module) + text(attribute) + b"\x93"
 
 
@@ -59,10 +59,10 @@ def whole(*parts, protocol=4):
 
 
 RAN = name("canary", "ran")
-GONE = call(RAN, text("x")) + b"0N"  # Called, and its result thrown away.
+GONE = call(RAN, text("x")) + b"0N"  # Called, with its result discarded.
 
 
-# NumPy's types and arrays, as they are written and with other state.
+# NumPy's types and arrays, as written by NumPy and with other state.
 
 
 def dtype(code, copy=b"\x88"):
@@ -79,21 +79,21 @@ def field(at, kind="f8", key="a", opcode=b"s"):
 
 
 def fields_at(at, names=None, size=8, written=None):
-    """A type of eight bytes with a field of eight at `at`."""
+    """Returns a type of eight bytes with an eight-byte field at `at`."""
     return dtype(f"V{size}") + state(
         16, size, names or text("a") + b"\x85", b"}" + field(at)).replace(
             number(size), written or number(size))
 
 
 def fields_changed_later():
-    """NumPy keeps the dict, which gets another field of that name."""
+    """NumPy keeps the dict, which then gets another field of that name."""
     made = dtype("V8") + state(16, 8, text("a") + b"\x85",
                                b"}\x94" + field(b"K\x00"))
     return whole(made, b"0h\x00" + field(number(4096)))
 
 
 def fields_shared_before():
-    """The same, from another place in which the dict is."""
+    """The same through another reference to the dict."""
     return whole(dtype("f8"), b"0}\x94h\x00\x85\x940",
                  dtype("V8") + state(16, 8, text("a") + b"\x85",
                                      b"h\x00" + field(b"K\x00")))
@@ -124,7 +124,7 @@ def array(shape, kind=None, code="b"):
 def array_freed_under_a_view():
     big = 1_000_000
     return whole(
-        array(number(big) + b"\x85"), b"\x940",  # Memo 0: bytes of its own.
+        array(number(big) + b"\x85"), b"\x940",  # Memo 0 holds its own bytes.
         from_buffer(dtype("O8") + state(0), b"h\x00", big // 8), b"\x940",
         b"h\x00(K\x01K\x00\x85" + dtype("u1") + state(0) + b"\x89C\x00tb0",
         as_list(b"h\x01"))
@@ -149,7 +149,7 @@ def keywords(module, attribute, word, *arguments):
 
 
 def joblib_array(kind, rest):
-    """A wrapper of two numbers, which stand behind it."""
+    """A wrapper followed by two numbers."""
     return (b"\x80\x02]cjoblib.numpy_pickle\nNumpyArrayWrapper\n)\x81}("
             + text("subclass") + b"cnumpy\nndarray\n" + text("shape")
             + b"K\x02\x85" + text("order") + text("C") + text("dtype")
@@ -161,12 +161,12 @@ def joblib_array(kind, rest):
 
 
 def odd_magic(magic):
-    """A checkpoint of old whose magic number is written otherwise."""
+    """An old checkpoint whose magic number is encoded differently."""
     return magic + legacy(evil(2), 3)[len(pickle.dumps(_MAGIC, 2)):]
 
 
 def patched(data, header, offset, value):
-    """A zip with a field of each header of that kind changed."""
+    """A zip with a changed field in each header of that kind."""
     changed = bytearray(data)
     at = changed.find(header)
     while at >= 0:
@@ -208,11 +208,11 @@ def structured_array(data):
 
 _PAD = b"\x80\x02X" + struct.pack("<I", 400_000) + bytes(
     32 + i * i % 90 for i in range(400_000)) + b"0"
-_FLAGS = b"\x01\x00"  # Encrypted, it says.
+_FLAGS = b"\x01\x00"  # Claims to be encrypted.
 _LOCAL, _CENTRAL = b"PK\x03\x04", b"PK\x01\x02"
 
 ROWS = (
-    # Names that are put together otherwise than a scanner thinks.
+    # Names built in other ways than a scanner assumes.
     ("memo of PUT and MEMOIZE", "picklescan issue 14",
      whole(text("canary") + b"q\x000" + text("ran") + b"q\x010"
            + text("torch._utils") + b"\x940" + text("_rebuild") + b"\x940"
@@ -261,7 +261,7 @@ ROWS = (
      PICKLE + TORCH),
     ("the extension code of another file", "fickling",
      whole(call(b"\x82\x07", text("x"))), NOBODY),
-    # Pickles that break, or that are several.
+    # Broken or concatenated pickles.
     ("broken behind the call", "picklescan GHSA-9gvj-pp9x-gcfr",
      whole(GONE)[:-1] + b"\xff", PICKLE + TORCH),
     ("cut behind the call", "nullifAI", whole(GONE)[:-1], PICKLE + TORCH),
@@ -274,7 +274,7 @@ ROWS = (
      odd_magic(b"L%dL\n." % _MAGIC), TORCH),
     ("the same in a zip", "own",
      zipped({"x.pkl": odd_magic(b"L%dL\n." % _MAGIC)}), MEMBERS),
-    # Zips whose fields say what readers do not ask.
+    # Zips with field values that readers ignore.
     ("flags of the directory", "picklescan CVE-2025-1945",
      patched(torch_zip(evil(2)), _CENTRAL, 8, _FLAGS), NOBODY),
     ("flags of the records", "picklescan CVE-2025-1945",
@@ -302,7 +302,7 @@ ROWS = (
     ("joblib of old, by Python 2", "own", old_joblib(evil(2), b" "), JOBLIB),
     ("joblib of old in a zip", "own", zipped({"a": old_joblib(evil(2))}),
      NOBODY),
-    # Records that are named as tensors are.
+    # Records with names of tensors.
     ("pickle far into a record of numbers", "own",
      zipped({"a/data/0": _PAD + evil(2)}, zipfile.ZIP_DEFLATED), MEMBERS),
     ("zlib in a record of numbers", "own",
@@ -324,7 +324,7 @@ ROWS = (
      ("numpy",)),
     ("array of objects in a record", "own",
      zipped({"a": object_array(evil(2))}), MEMBERS),
-    # What only describes data reaches any byte of the process.
+    # Data descriptions that reach any byte of the process.
     ("type of objects said to be numbers", "own",
      whole(as_list(from_buffer(dtype("O8") + state(0)))), PICKLE + TORCH),
     ("field of objects said to be numbers", "own",

@@ -1,7 +1,7 @@
-"""Files that run code in some reader, made by construction and by chance.
+"""Files that run code in some reader, constructed and random.
 
-`evil_files()` are complete files, by name; `odd_pickles()` streams of opcodes
-made by a seeded generator, of which most break somewhere.
+`evil_files()` returns complete files by name; `odd_pickles()` returns opcode
+streams from a seeded generator, most of which are broken somewhere.
 """
 
 import gzip
@@ -27,7 +27,7 @@ class Ran:
 
 
 def evil(protocol):
-    """A pickle that runs canary.ran, in the ways of each protocol."""
+    """Returns a pickle that runs canary.ran, in each protocol's way."""
     if protocol < 2:
         return b"ccanary\nran\n" + CALL
     head = bytes([0x80, protocol])
@@ -37,9 +37,10 @@ def evil(protocol):
 
 
 def framed_past_the_end():
-    """FRAME with an argument that runs past the frame: C and Python differ."""
+    """FRAME with an argument that ends after the frame: C and Python differ."""
     hidden = b"\x8c\x06canary\x8c\x03ran\x93\x8c\x01x\x85R."
-    # The text that begins in the frame: a file in C reads it behind the frame.
+    # The text that begins in the frame: the C unpickler reads it after the
+    # frame.
     frame = b"\x8c" + bytes([len(hidden)]) + b"abc"
     tail = b"y" * len(hidden) + hidden
     yield b"\x80\x04\x95" + struct.pack("<Q", len(frame)) + frame + tail
@@ -77,7 +78,7 @@ def tarred(members, **fields):
 
 
 def _summed(block, signed=False, form=b"%06o\0 "):
-    """The block with a checksum."""
+    """Returns the block with a checksum."""
     block = bytearray(block)
     block[148:156] = b" " * 8
     values = [v - 256 if signed and v > 127 else v for v in block]
@@ -93,7 +94,7 @@ def torch_tar_members(data):
 
 
 def odd_tars(data):
-    """Tars of torch's old format whose numbers only Python reads."""
+    """Tars of torch's old format with numbers that only Python parses."""
     plain = bytearray(tarred(torch_tar_members(data)))
     first = bytes(plain[:512])
     size = first[124:136]
@@ -118,7 +119,7 @@ def odd_tars(data):
 
 
 def legacy_under_tar(data):
-    """Pickles that torch.save() wrote of old, with a tar's checksum on top."""
+    """Pickles in torch.save()'s old format with a tar checksum at the start."""
     parts = [pickle.dumps(0x1950A86A20F9469CFC6C, 2), pickle.dumps(1001, 2),
              pickle.dumps({"little_endian": True}, 2), pickle.dumps({}, 2),
              pickle.dumps([], 2)]
@@ -129,10 +130,9 @@ def legacy_under_tar(data):
 
 
 def safetensors_pickle():
-    """A safetensors file whose length and header are a pickle too."""
-    # 0x2858 bytes: "X" and "(" begin a text of 0x28 bytes, which ends in the
-    # header; what follows there is white space to JSON only if it must be, so
-    # the opcodes stand in a key.
+    """A safetensors file whose length and header are also a pickle."""
+    # The length 0x2858 begins with "X" and "(": a text of 0x28 bytes, which
+    # ends after the spaces. The opcodes follow; the header is no valid JSON.
     code = "ccanary\nran\n(S'x'\ntR."
     head = "{" + " " * 36
     header = (head + code).ljust(0x2858)
@@ -172,7 +172,7 @@ def joblib_files():
             out = io.BytesIO()
             joblib.dump(value, out, compress=compress)
             yield f"joblib-{name}-{compress and compress[0]}", out.getvalue()
-    # Padding before an array, which pickle.load() takes for opcodes.
+    # Padding before an array, which pickle.load() reads as opcodes.
     out = io.BytesIO()
     joblib.dump(numpy.frombuffer(b"numbers!" * 8, dtype="u1").copy(), out)
     data = out.getvalue()
@@ -184,7 +184,7 @@ def joblib_files():
 
 
 def script_that_writes():
-    """TorchScript whose __setstate__ runs when it is loaded."""
+    """TorchScript with a __setstate__ that runs when it is loaded."""
     import torch
 
     class Module(torch.nn.Module):
@@ -210,7 +210,7 @@ def script_that_writes():
 
 
 def program(expression):
-    """A file of torch.export with another expression of a size."""
+    """A torch.export file with a different expression for a size."""
     import torch
 
     class Module(torch.nn.Module):
@@ -236,7 +236,7 @@ def program(expression):
 
 
 def evil_files(torch_too=True):
-    """Pairs of a name and bytes; each runs code in some reader."""
+    """Yields pairs of a name and bytes; each runs code in some reader."""
     for protocol in range(6):
         data = evil(protocol)
         p = f"p{protocol}"
@@ -296,7 +296,7 @@ def evil_files(torch_too=True):
     yield "program", program("__import__('canary').ran()")
 
 
-# What a stream is made of, by weight of how much it says.
+# Pieces of a stream; more frequent pieces are repeated.
 _PIECES = (
     b"(", b".", b"0", b"1", b"2", b"N", b"]", b")", b"}", b"a", b"b", b"d",
     b"e", b"l", b"o", b"s", b"t", b"u", b"R", b"\x81", b"\x85", b"\x86",
@@ -306,7 +306,7 @@ _PIECES = (
 
 
 def odd_pickle(seed):
-    """A stream of opcodes that often says something, by chance."""
+    """Returns a random opcode stream that is often meaningful."""
     chance = random.Random(seed)
     out = bytearray()
 
@@ -380,8 +380,8 @@ def odd_pickle(seed):
             out[chance.randrange(len(out))] = chance.randrange(256)
     if chance.random() < 0.1:
         del out[chance.randrange(len(out)):]
-    # An unpickler that reads a frame otherwise may take any byte for
-    # LONG_BINPUT, and makes a memo of that size.
+    # An unpickler that reads a frame differently may take any byte for
+    # LONG_BINPUT, and allocate a memo of that size.
     if _takes_memory(out):
         return odd_pickle(seed + 1_000_003)
     return bytes(out)
@@ -400,7 +400,8 @@ _GETATTR_PIECES = (
 
 
 def odd_getattr(seed):
-    """A stream that often takes a member of an enumeration, and often more."""
+    """Returns a stream that often accesses a member of an enumeration, and
+    often other attributes."""
     chance = random.Random(seed)
     out = [b"cbuiltins\ngetattr\n", b"q\0", _ENUMERATION, b"q\1",
            b"X\x13\0\0\0TORCH_CHANNELS_LAST", b"\x86", b"q\2", b"R"]

@@ -1,10 +1,10 @@
-"""Files that run code by what they are, are in, or are called.
+"""Files that run code because of their type, their container, or their name.
 
 `ROWS` has for each what it shows, the name of the file, its bytes, and the
-readers of scan_readers.py in which it leaves a mark here. Where a reader goes
-by the name (a shell, site), the bytes alone may be SAFE; `BY_NAME` are those
-readers. Programs that are not installed here (Keras, TorchServe, Windows) have
-rows without readers.
+readers of scan_readers.py in which it runs code here. If a reader goes by the
+name (a shell, site), the bytes alone may be SAFE; `BY_NAME` has those readers.
+Rows for programs that are not installed here (Keras, TorchServe, Windows) have
+no readers.
 """
 
 import bz2
@@ -27,7 +27,7 @@ BY_NAME = {"site", "shell", "named in YAML"}
 CODE = b"import canary\ncanary.ran()\n"
 TOUCH = b"touch mark\n"
 
-# A name that an allowed call returns: no opcode holds it.
+# A name that an allowed call returns: no opcode contains it.
 COMPUTED = whole(
     call(name("builtins", "str"), text("canary")),
     call(name("builtins", "str"), text("ran")), b"\x93", b"(", text("x"),
@@ -41,7 +41,7 @@ def scripted():
 
 
 def added_to(data, members):
-    """A zip with more records below the folder of its others."""
+    """Returns a zip with more records in the folder of its others."""
     made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as theirs, \
             zipfile.ZipFile(made, "w") as ours:
@@ -55,7 +55,7 @@ def added_to(data, members):
 
 def packaged(modules, extern=("abc", "collections", "canary"), more=(),
              load="collections\nOrderedDict\n"):
-    """A torch.package, whose pickle names a class of `load`."""
+    """Returns a torch.package whose pickle names a class of `load`."""
     members = {".data/version": b"6\n", ".data/extern_modules":
                "\n".join(extern).encode(), "byteorder": b"little",
                "model/model.pkl": b"\x80\x02c" + load.encode() + b")R."}
@@ -65,7 +65,8 @@ def packaged(modules, extern=("abc", "collections", "canary"), more=(),
 
 
 def gnu_tar_with_a_prefix(path=b"mark"):
-    """A member `path`, which tarfile writes to "../mark" by its prefix."""
+    """A member `path` that tarfile extracts to "../mark" because of its
+    prefix."""
     block = bytearray(tarred({path.decode(): b"x"})[:512])
     block[257:265] = b"ustar  \0"
     block[345:347] = b".."
@@ -88,7 +89,8 @@ def alone(data, **fields):
 
 
 def module_that_is_a_tar():
-    """Python up to 3.11 and tarfile both take it; of tar, a header's name."""
+    """Python up to 3.11 and tarfile both accept it; the tar header's name is
+    code."""
     first = b"import canary;canary.ran();'''"
     block = bytearray(tarred({"a": b"words\n"}))
     block[:len(first)] = first
@@ -107,11 +109,12 @@ LAMBDA = {"module": "keras", "class_name": "Functional", "config": {"layers": [
         "class_name": "__lambda__", "config": {"code": "4wEAAAA="}}}}]}}
 
 def archive_in_safetensors(between=0, behind=0, wide=False):
-    """TorchScript as the payload of a tensor, which torch's reader of zips finds.
+    """TorchScript as the payload of a tensor, which torch's zip reader finds.
 
-    `between` bytes are put before the end record, where Python's reader expects
-    the directory, and `behind` after the archive. `wide`: with the records of
-    zip64, whose locator says where the first of them is.
+    between: bytes before the end record, where Python's reader expects the
+    directory.
+    behind: bytes after the archive.
+    wide: with zip64 records, whose locator gives the offset of the first.
     """
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(script_that_writes())) as theirs, \
@@ -125,7 +128,7 @@ def archive_in_safetensors(between=0, behind=0, wide=False):
     header = json.dumps({"a": {
         "dtype": "U8", "shape": [whole_size],
         "data_offsets": [0, whole_size]}}).encode()
-    begin = 8 + len(header)  # Here the archive begins in the file.
+    begin = 8 + len(header)  # The archive begins here in the file.
     at = directory
     for _ in range(count):
         offset = struct.unpack_from("<I", data, at + 42)[0]
@@ -159,7 +162,7 @@ def gguf_with(metadata):
 
 
 def skops(module, name, loader="ObjectNode"):
-    """A file of skops: a dict with an object of a class."""
+    """A skops file: a dict with an object of a class."""
     def node(loader, module, name, **more):
         return {"__class__": name, "__module__": module, "__loader__": loader,
                 **more}
@@ -172,7 +175,7 @@ def skops(module, name, loader="ObjectNode"):
 
 
 def pipeline(*part, **more):
-    """The index of a pipeline of diffusers with one part."""
+    """The index of a diffusers pipeline with one part."""
     return json.dumps({"_class_name": "DDPMPipeline", "unet": part,
                        **more}).encode()
 
@@ -191,7 +194,7 @@ def rows():
     mar = {"MAR-INF/MANIFEST.json": json.dumps(
         {"model": {"handler": "handler.py"}}).encode()}
     return (
-        # Records of zips.
+        # Zip records.
         ("names computed in a record of numbers", "m.pt",
          added_to(script, {"data/7": COMPUTED}), ("members",)),
         ("names computed in a record called data/x", "m.pt",
@@ -229,7 +232,7 @@ def rows():
          added_to(script, {"../MAR-INF/MANIFEST.json": b"{}",
                            "handler.py": CODE}), ("modules",)),
         ("a manifest that names a handler elsewhere", "m.zip", zipped(mar), ()),
-        # Archives that only one reader of zips finds.
+        # Archives that only one zip reader finds.
         ("an archive further from the end than Python looks", "m.safetensors",
          archive_in_safetensors(behind=68_000), ("torch.jit.load",)),
         ("an archive with bytes behind its directory", "m.safetensors",
@@ -335,7 +338,7 @@ def rows():
          b"[loggers]\nkeys=\n[formatters]\nkeys=\n[handlers]\nkeys=b\n"
          b"[handler_b]\nclass=__import__('canary').ran\nargs=()\n",
          ("logging",)),
-        # Configurations whose values programs import.
+        # Configurations with values that programs import.
         ("skops", "m.skops", skops("canary", "ran"), ("named",)),
         ("a function of skops", "m.skops",
          skops("canary", "ran", "FunctionNode"), ("named",)),
@@ -400,7 +403,7 @@ def rows():
         ("a class of Java", "m.bin", b"\xca\xfe\xba\xbe" + bytes(99), ()),
         ("WebAssembly", "m.bin", b"\0asm\1\0\0\0" + bytes(99), ()),
         ("compiled Python", "m.bin", b"\xa7\r\r\n" + bytes(99), ()),
-        # Bytes behind what a reader takes.
+        # Bytes after the part that a reader uses.
         ("bytes behind a pickle", "m.pkl", pickle.dumps([1], 4) + b"\xff\0\1",
          ()),
         ("a script behind a pickle", "m.pkl",
@@ -409,21 +412,23 @@ def rows():
 
 
 def lzma_and_tar():
-    """lzma to who looks at the first bytes, and a tar to tarfile."""
+    """Looks like lzma by its first bytes, and like a tar to tarfile."""
     data = alone(evil(2), lc=0, lp=1, pb=2)
     assert len(data) < 148, len(data)
     return _summed(data.ljust(124, b"\0") + b"0".rjust(11, b"0") + b"\0" +
                    bytes(376)) + bytes(1024)
 
 
-# What texts are changed with: what readers look for, and what hides it.
+# Replacements for texts: strings that readers look for, and strings that hide
+# them.
 _WORDS = (b"!", b"!!", b"\n", b" ", b"%", b"{{", b"}}", b"{%", b"'", b'"', b"\\",
           b"_", b"__", b"import ", b"[", b"]", b"(", b")", b"#", b"\r", b"\t",
           b"\xef\xbb\xbf", b"\0", b".", b"%TAG", b"---\n", b"|", b"~", b",")
 
 
 def changed(data, chance):
-    """`data` with a few pieces put in, taken out, doubled or overwritten."""
+    """Returns `data` with a few pieces inserted, removed, doubled or
+    overwritten."""
     out = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 3))):
         at = chance.randrange(len(out) + 1)

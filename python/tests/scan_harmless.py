@@ -1,9 +1,9 @@
-"""Files that hold no code, as people's programs write them.
+"""Files without code, as users' programs write them.
 
-`files()` yields a label, the bytes, the verdict that they should have, and
-perhaps the name of the file: SAFE, but for what can hold code and is not looked
-into, and for what names classes that are no plain data, which is then the
-caller's to allow. `reports()` is what scan says of them.
+`files()` yields a label, the bytes, the expected verdict, and perhaps the name
+of the file. The verdict is SAFE except for formats that can hold code and are
+not examined, and for pickles that name classes other than plain data, which the
+caller may allow. `reports()` yields scan's results.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def optimizers():
 
 
 def values():
-    """What people give torch.save()."""
+    """Values that users pass to torch.save()."""
     model = _model()
     state = model.state_dict()
     yield "state dict", state
@@ -144,7 +144,7 @@ def arrays():
 
 
 def _sklearn_like():
-    """As the parameters of an estimator, without its class."""
+    """The parameters of an estimator, without its class."""
     return {"coef_": numpy.ones((2, 3)), "classes_": numpy.array(["a", "b"]),
             "n_iter_": numpy.int64(7), "params": {"C": 1.0, "penalty": "l2"},
             "feature_names": numpy.array(["x", "y"], dtype=object),
@@ -159,7 +159,7 @@ def _image(kind):
 
 
 def _sentencepiece():
-    """sentencepiece_model.proto: pieces, then settings of the trainer."""
+    """sentencepiece_model.proto: pieces, then the trainer's settings."""
     def field(number, data):
         return bytes([number << 3 | 2, len(data)]) + data
 
@@ -226,7 +226,7 @@ CONFIGURATIONS = {
 
 
 def _skops():
-    """A fitted estimator, as skops 0.16 writes it."""
+    """A fitted estimator as skops 0.16 writes it."""
     def node(loader, module, name, **more):
         return {"__class__": name, "__module__": module, "__loader__": loader,
                 **more}
@@ -247,7 +247,7 @@ def _skops():
                    "schema.json": json.dumps(model, indent=2).encode()})
 
 
-# The template of many models.
+# The chat template of many models.
 CHATML = """{% for message in messages %}{% if loop.first and \
 messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful \
 assistant<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' \
@@ -256,7 +256,7 @@ assistant<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' 
 
 
 def files(folder):
-    """(name, bytes, verdict), of which some are made in `folder`."""
+    """Yields (name, bytes, verdict); some files are made in `folder`."""
     for name, value in [*values(), *optimizers()]:
         for protocol in (2, 4):
             for is_zip in (True, False):
@@ -265,10 +265,10 @@ def files(folder):
                     data = saved(value, pickle_protocol=protocol,
                                  _use_new_zipfile_serialization=is_zip)
                 except Exception:
-                    continue  # torch does not save it so.
+                    continue  # torch cannot save it in this form.
                 yield f"torch {form} p{protocol}: {name}", data, SAFE
     yield "torch: a whole module", saved(_model()), UNSAFE
-    # pickle writes it as whatever module leads to torch by its attributes.
+    # pickle names whatever module refers to torch in its attributes.
     yield "torch: a memory format", saved(
         torch.contiguous_format, pickle_protocol=4), UNSAFE
     for name, value in arrays():
@@ -360,7 +360,7 @@ def files(folder):
     for text in ("Some words.\n\nMore of them, (c) 2026.\n", '{"a": [1]}',
                  "", "\n", "# A model - of 2026\n\nIt is small; it is (c).\n"):
         yield f"bytes: {text[:9]!r}", text.encode(), SAFE
-    # What could be run, or imported by an unpickler, and need not be.
+    # Files that could be run, or imported by an unpickler, but are harmless.
     for name, value in {
         "copyright.txt": "copyright (c) 2026 Somebody\nAll rights reserved\n",
         "c.csv": "c,d\n1,2\n", "x.html": "<!doctype html>", "x.pdf": "%PDF-1",
@@ -385,7 +385,7 @@ def files(folder):
 
 
 def reports(folder):
-    """(label, report, verdict that it should have) of all files()."""
+    """Yields (label, report, expected verdict) of all files()."""
     for label, data, verdict, *names in files(folder):
         if not names:
             yield label, haulway.scan(data), verdict

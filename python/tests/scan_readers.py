@@ -1,9 +1,9 @@
-"""Whether a file runs code in the readers that `scan` answers for.
+"""Tests whether a file runs code in the readers that `scan` covers.
 
 Each file is given to a reader in a forked child of one process that has
-everything imported, so that a case costs milliseconds. What runs is a call of
-`canary.ran`, or an import of `canary`, both of which leave a mark in a file. A
-process that is killed by a bad address counts too.
+imported everything, so that a case takes milliseconds. Code that runs calls
+`canary.ran` or imports `canary`; both leave a mark in a file. A process killed
+by an invalid memory access counts, too.
 """
 
 import enum
@@ -35,7 +35,7 @@ ran()
 
 
 class LoggingC(pickle.Unpickler):
-    """Python's unpickler in C, noting what it looks up and running nothing."""
+    """Python's C unpickler; records its lookups and runs nothing."""
 
     def __init__(self, file, names):
         super().__init__(file)
@@ -46,7 +46,7 @@ class LoggingC(pickle.Unpickler):
 
 
 class LoggingPython(pickle._Unpickler):
-    """The one in Python, the same."""
+    """The same for the unpickler in Python."""
 
     def __init__(self, file, names):
         super().__init__(file)
@@ -56,7 +56,7 @@ class LoggingPython(pickle._Unpickler):
         return _look_up(module, name, self.names)
 
 
-# No module is called that, so the real find_class() fails.
+# No module has these names, so the real find_class() fails.
 _NO_MODULE = {chr(i) for i in range(32)} | set(" ()[]{}:;,=\"'#*!?/\\`&|\x7f")
 
 
@@ -68,7 +68,7 @@ def _look_up(module, name, names):
 
 
 class _Inert:
-    """Stands for every class and function, and does nothing."""
+    """Replaces every class and function, and does nothing."""
 
     def __new__(cls, *arguments, **words):
         return object.__new__(cls)
@@ -93,15 +93,15 @@ class _Inert:
 
 
 class ENUMERATION(enum.Enum):
-    """Stands for the one of torch.distributed.checkpoint."""
+    """Replaces the enumeration of torch.distributed.checkpoint."""
 
     TORCH_CONTIGUOUS_FORMAT = 0
     TORCH_CHANNELS_LAST = 1
 
 
 def loads_with(getattr_, data, names):
-    """What `data` is, with `getattr_` for Python's; adds it to `names` when it
-    is asked for."""
+    """Unpickles `data` with `getattr_` in place of Python's getattr; appends
+    the names looked up to `names`."""
     class Unpickler(pickle.Unpickler):
         def find_class(self, module, name):
             if (module, name) == ("builtins", "getattr"):
@@ -115,7 +115,7 @@ def loads_with(getattr_, data, names):
 
 
 def names_of(unpickler, data):
-    """What an unpickler looks up in `data`, in order."""
+    """Returns what an unpickler looks up in `data`, in order."""
     names = []
     try:
         unpickler(io.BytesIO(data), names).load()
@@ -170,7 +170,8 @@ def _pandas(path):
 
 
 def _numpy_all(path):
-    """Whatever stands in a row, by numpy.load(), which takes pickles too."""
+    """Reads all consecutive arrays with numpy.load(), which also reads
+    pickles."""
     import numpy
 
     with open(path, "rb") as file:
@@ -221,7 +222,7 @@ def _numpy(path):
 
 
 def _unpacked(path):
-    """What an archive holds, each member given to the other readers."""
+    """Gives each member of an archive to the other readers."""
     import tarfile
     import zipfile
 
@@ -275,7 +276,7 @@ def _package(path):
 
 
 def _modules(path):
-    """Unpacks a zip and imports what is in it, as TorchServe does."""
+    """Unpacks a zip and imports its modules, as TorchServe does."""
     import runpy
 
     for name, data in _members_of(path).items():
@@ -310,7 +311,7 @@ def _pickle_bz2(path):
 
 
 def _pickle_odd(path):
-    """Beside a file that is called as the prose would have it."""
+    """Unpickles beside a module with the name that the prose contains."""
     pathlib.Path("my canary.py").write_text(CANARY)
     sys.path.insert(0, os.getcwd())
     importlib.invalidate_caches()
@@ -360,7 +361,7 @@ def _jinja(path):
 
 
 def _gguf(path):
-    """Renders the templates of a GGUF file, as llama.cpp's Python does."""
+    """Renders the templates of a GGUF file as llama.cpp's Python code does."""
     import gguf
     import jinja2
 
@@ -377,7 +378,7 @@ def _logging(path):
 
 
 def _named(path):
-    """Imports what a configuration names, as skops, sentence-transformers,
+    """Imports the names in a configuration, as skops, sentence-transformers,
     diffusers, PEFT, AllenNLP and others do."""
     import json
     import zipfile
@@ -389,7 +390,7 @@ def _named(path):
 
 
 def _named_in_yaml(path):
-    """The same of a file that is called YAML."""
+    """The same for a file with a YAML name."""
     import yaml
 
     if path.endswith(".yaml"):
@@ -453,33 +454,33 @@ READERS = {
     "named": _named,
     "named in YAML": _named_in_yaml,
 }
-# Those that read on.
+# Readers that continue after the first object.
 ON = ("pickle", "pickle in Python", "one Unpickler again and again",
       "pickle with buffers", "torch.load", "joblib", "numpy again and again",
       "members")
 QUICK = ("pickle", "pickle.loads", "pickle in Python", "torch.load", "joblib",
          "numpy")
-# Those that open what is no checkpoint.
+# Readers of files that are not checkpoints.
 FOREIGN = ("members", "extractall", "pickle of lzma", "pickle of bz2",
            "pickle beside a module of an odd name", "yaml", "site", "jinja",
            "named", "named in YAML")
 
 
 class Ground:
-    """A folder where files are read for real."""
+    """A folder in which files are really read."""
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory()
         self.path = pathlib.Path(self._folder.name)
         (self.path / "canary.py").write_text(CANARY)
-        # Made anew for each reader.
+        # Recreated for each reader.
         self.work = self.path / "work"
         self.work.mkdir()
         self.mark = self.work / "mark"
         os.environ["HAULWAY_CANARY"] = str(self.mark)
         sys.path.insert(0, str(self.path))
         importlib.invalidate_caches()
-        # Children must not each import these.
+        # Imported here, so that the children need not.
         for name in ("jinja2", "joblib", "lzma", "numpy", "tarfile", "torch",
                      "torch.package", "yaml", "zipfile"):
             importlib.import_module(name)
@@ -489,7 +490,7 @@ class Ground:
         self._folder.cleanup()
 
     def ran(self, path, readers=READERS):
-        """The readers, of those named, in which the file runs code."""
+        """Returns the given readers in which the file runs code."""
         return [name for name in readers if self._ran(READERS[name], path)]
 
     def _ran(self, reader, path):

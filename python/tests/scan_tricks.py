@@ -1,9 +1,9 @@
-"""Pickles and arrays that a reader takes otherwise than they look.
+"""Pickles and arrays that a reader interprets differently from how they look.
 
-`ROWS` are as those of scan_bypasses.py, of which each was once called SAFE or
-could have been. `odd_files()` makes more by chance: harmless pickles, arrays and
-rows of them in which names, types, numbers of the memo and arguments of calls
-are written otherwise.
+`ROWS` has the form of scan_bypasses.py; each file was once called SAFE or could
+have been. `odd_files()` makes random ones: harmless pickles, arrays and
+sequences of them whose names, types, memo numbers and call arguments are
+encoded in unusual ways.
 """
 
 import io
@@ -40,7 +40,7 @@ _WRAPPER = b"cjoblib.numpy_pickle\nNumpyArrayWrapper\n"
 
 
 def computed(value):
-    """A text that is made by a call."""
+    """A text made by a call."""
     return call(name("builtins", "str"), text(value))
 
 
@@ -56,7 +56,7 @@ def array_of(descr, data, order="False", shape="(1,)", version=1):
 
 
 def tar_of(data):
-    """A tar whose first member is called so."""
+    """A tar whose first member has `data` as its name."""
     block = data.ljust(100, b"\0")
     assert len(block) == 100
     whole = bytearray(tarred({"x": b"numbers"}))
@@ -73,11 +73,11 @@ def saved(value):
 
 
 def polyglot_of_safetensors():
-    """A safetensors file whose length and header are a pickle with names that
-    are made by calls."""
-    # "X" and "(" begin a text of 0x28 bytes, which ends in the header. A name
-    # is put together by texts alone, as the header must be UTF-8: INST takes no
-    # computed one, so the call is said by the codec.
+    """A safetensors file whose length and header are also a pickle with names
+    made by calls."""
+    # "X" and "(" begin a text of 0x28 bytes, which ends in the header. The
+    # header must be UTF-8, so it has only ASCII opcodes. INST takes no computed
+    # name, so the code calls a codec.
     code = (b"cbuiltins\nstr\n(S'canary'\ntRp1\n0c_codecs\nencode\n"
             b"(S'x'\nS'punycode'\ntR.")
     head = b"{" + b" " * 36
@@ -101,7 +101,7 @@ def of_joblib(made, given, data, end=b"N."):
 
 
 def joblib_key_computed():
-    """The dict has another 'dtype', whose key is made by a call."""
+    """The dict has a second 'dtype', whose key is made by a call."""
     given = (wrapper_state(_F8)[:-1] + computed("dtype") + _O8 + b"u")
     return of_joblib(_WRAPPER + b")\x81", given, _PAYLOAD + b"N" * 40)
 
@@ -111,7 +111,7 @@ def joblib_made_by(made):
 
 
 def joblib_padded():
-    """What is no number stands for the padding all the same."""
+    """An object that is not a number acts as the padding."""
     given = wrapper_state(dtype("u1") + state(0), b"K\x03\x85",
                           text("numpy_array_alignment_bytes") + text("x"))
     return of_joblib(_WRAPPER + b")\x81", given,
@@ -119,10 +119,10 @@ def joblib_padded():
 
 
 def memo_counted_twice():
-    """MEMOIZE, after a number that was put far off, before those near it."""
+    """MEMOIZE after a PUT with a large number, before those with small ones."""
     puts = [b"Nr" + struct.pack("<I", n) + b"0"
             for n in (3000, 0, 1000, 2900, 3100, 3000, 6, 7)]
-    # Eight numbers were put, of which this is one: MEMOIZE changes it.
+    # Eight memo entries exist, including this one: MEMOIZE overwrites it.
     return whole(*puts, text("collections") + b"q\x080",
                  text("canary") + b"\x940", b"h\x08" + text("OrderedDict")
                  + b"\x93")
@@ -141,8 +141,8 @@ def memo_shared_later():
 
 
 def joblib_padded_before():
-    """The dict says that there is padding before the wrapper is named, so that
-    joblib reads a byte more."""
+    """The dict announces padding before the wrapper is named, so that joblib
+    reads one byte more."""
     given = (b"h\x07(" + wrapper_state(dtype("u1") + state(0))[2:])
     code = b"ccanary\nran\n(S'x'\ntR0N."
     return (b"\x80\x02}" + text("numpy_array_alignment_bytes") + b"K\x10sq\x070]"
@@ -152,7 +152,7 @@ def joblib_padded_before():
 
 
 def joblib_changed_through_another(more):
-    """The dict is that of another object, which gets a state."""
+    """The dict belongs to another object, which gets a state."""
     alias = (call(name("argparse", "Namespace")) + b"N}" + text("__dict__")
              + b"h\x07s\x86b}" + more + b"sb0")
     given = wrapper_state(_F8)
@@ -171,7 +171,7 @@ _SHORT = (b"\x80\x04" + _STR + b"(S'canary'\ntR" + _STR
 
 
 ROWS = (
-    # The header of an array.
+    # Headers of arrays.
     ("type in two strings", "own", array_of("'obj' 'ect'", evil(2)), NUMPY),
     ("type in two strings, in an npz", "own",
      zipped({"a.npy": array_of("'obj' 'ect'", evil(4))}), NUMPY),
@@ -195,7 +195,7 @@ ROWS = (
      pickle.dumps(1, 2) + array_of("'|O'", evil(2)), ON),
     ("array behind an array of objects", "own",
      saved(numpy.array([None])) + array_of("'|O'", evil(2)), ON),
-    # Numbers of the memo.
+    # Memo numbers.
     ("PUT beyond 64 bits", "own", b"Np" + _HUGE + b"0" + evil(0), PYTHON + JOBLIB),
     ("GET beyond 64 bits", "own",
      b"Vcanary\np" + _HUGE + b"0I1\n0g" + _HUGE + b"Vran\n\x93(Vx\ntR.",
@@ -203,10 +203,10 @@ ROWS = (
     ("MEMOIZE counted twice", "own", memo_counted_twice(),
      PICKLE + TORCH),
     ("memo of the pickle before", "own", memo_shared(), SAME),
-    # Buffers from outside.
+    # Out-of-band buffers.
     ("NEXT_BUFFER", "own", b"\x970" + evil(0), BUFFERS),
     ("READONLY_BUFFER", "own", b"\x97\x980" + evil(4)[2:], BUFFERS),
-    # Names and codecs that are computed.
+    # Computed names and codecs.
     ("names made by str", "own", whole(COMPUTED), PICKLE + TORCH),
     ("names made by str in a tar's name", "own", tar_of(_SHORT),
      PICKLE),
@@ -254,7 +254,7 @@ ROWS = (
                    text("x") + text("punycode"))), NOBODY),
     ("codec of numpy.str_", "own",
      whole(call(name("numpy", "str_"), b"C\x01x", text("punycode"))), NOBODY),
-    # What all of a process share.
+    # State shared in a process.
     ("state of a member", "own",
      whole(call(_MEMBER, b"K\x00"), b"}", text("a"), b"K\x01sb"), NOBODY),
     ("state of a member by __newobj__", "own",
@@ -267,7 +267,7 @@ ROWS = (
      whole(call(name("torch.jit._pickle", "restore_type_tag"),
                 name("collections", "OrderedDict"), text("")),
            b"N}", text("a"), b"K\x01s\x86b"), NOBODY),
-    # Arrays of joblib.
+    # joblib arrays.
     ("wrapper made by a call", "own",
      joblib_made_by(_WRAPPER + b"(cnumpy\nndarray\n)" + text("C") + _O8 + b"tR"),
      JOBLIB),
@@ -294,7 +294,7 @@ ROWS = (
 
 
 def _pieces(chance):
-    """Opcodes that push one value or none, which run canary.ran at times."""
+    """Opcodes that push one value or none; some run canary.ran."""
     def word(value):
         kind = chance.randrange(7)
         if kind == 0:
@@ -382,7 +382,7 @@ def _odd_header(chance):
 
 
 def odd_file(seed):
-    """A pickle, an array or a row of them, by chance."""
+    """Returns a random pickle, array or sequence of them."""
     chance = random.Random(seed)
 
     def one():

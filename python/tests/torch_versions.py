@@ -1,4 +1,4 @@
-"""What not every release of torch has, for tests that run with several."""
+"""Differences between torch releases, for tests that run with several."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ except ImportError:  # Torch 2.6.
     IS_OLD = True
 
     class config:
-        """Leaves out what it would be asked for."""
+        """A stand-in without the missing options."""
 
         class save:
             @staticmethod
@@ -26,19 +26,20 @@ except ImportError:  # Torch 2.6.
         @staticmethod
         def patch(settings):
             if all(name.startswith("load.") for name in settings):
-                return contextlib.nullcontext()  # It loads in one way only.
+                return contextlib.nullcontext()  # It has only one way to load.
             return pytest.skip(
                 f"torch {torch.__version__} has no config of {settings}")
 
 
 def nested_allowed():
-    """Within it torch takes nested tensors: 2.15 does so no longer unasked."""
+    """Within it torch accepts nested tensors, which 2.15 does only on
+    request."""
     return torch.serialization.safe_globals([torch._utils._rebuild_nested_tensor])
 
 
 def loads_sparse_without_data(context):
-    """Whether torch.load() does not look into indices that it did not read, as
-    2.15 does."""
+    """Returns whether torch.load() does not validate indices that it did not
+    read, as in 2.15."""
     out = io.BytesIO()
     torch.save(torch.eye(3).to_sparse(), out)
     out.seek(0)
@@ -51,13 +52,13 @@ def loads_sparse_without_data(context):
 
 
 def dtypes(*names):
-    """Those of these names that this torch has."""
+    """Returns those of the dtypes that this torch has."""
     return [getattr(torch, name) for name in names if hasattr(torch, name)]
 
 
 def is_as_torch_saves(ours, theirs):
-    """Whether a file is torch's byte for byte; for torch 2.6, which writes two
-    records less and so has others elsewhere, record for record."""
+    """Returns whether a file equals torch's byte for byte; for torch 2.6, which
+    writes two records fewer at other offsets, record for record."""
     if ours == theirs or not IS_OLD or not zipfile.is_zipfile(io.BytesIO(ours)):
         return ours == theirs
     ours, theirs = (zipfile.ZipFile(io.BytesIO(data)) for data in (ours, theirs))

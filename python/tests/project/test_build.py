@@ -1,5 +1,5 @@
-"""What building and installing from source do, and what they say where packages
-are missing."""
+"""Building and installing from source, and the messages for missing
+packages."""
 
 import os
 import pathlib
@@ -11,7 +11,8 @@ import haulway
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
-# As `find_package` calls these libraries: their names in Debian, Fedora, Arch.
+# Names of the libraries in `find_package`: their packages in Debian, Fedora,
+# Arch.
 LIBRARIES = {
     "fmt": ("libfmt-dev", "fmt-devel", "fmt"),
     "simdjson": ("libsimdjson-dev", "simdjson-devel", "simdjson"),
@@ -37,7 +38,7 @@ def configure(folder, *options, **environment):
 
 
 def commands_of(message):
-    """The packages that each of the commands of the message installs."""
+    """Returns the packages that each command in the message installs."""
     found = re.findall(r"(?:apt-get install|dnf install|pacman -S) (.*)", message)
     return [line.split() for line in found]
 
@@ -87,7 +88,7 @@ def test_what_quickstart_builds_can_be_installed(tmp_path):
                 installed.add(path)
     assert len(installed) >= 3
     for path in installed:
-        # Links to a shared library are made with it.
+        # Symlinks to a shared library are made together with it.
         assert re.sub(r"\.so\b.*", ".so", path) in made, path
 
 

@@ -1,4 +1,5 @@
-"""The C ABI: a program in C, the symbols of the library, and calls by ctypes."""
+"""The C ABI: a program in C, the library's symbols, and calls through
+ctypes."""
 
 import ctypes
 import pathlib

@@ -1,4 +1,4 @@
-"""tools/check_english.py: what it refuses, and what it leaves alone."""
+"""tools/check_english.py: which sentences it refuses and accepts."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-"""What public objects show of themselves: repr(), HTML, names of keys."""
+"""How public objects describe themselves: repr(), HTML, key completion."""
 
 import ast
 import html.parser
@@ -24,7 +24,7 @@ HOSTILE = "a\x1b[2J\u202e<script>alert(1)</script>" + "x" * 300
 
 
 def public_classes():
-    """(module, name) of the classes in the stubs that programs can get."""
+    """Yields (module, name) of the stub classes that programs can get."""
     for stub in sorted(STUBS.rglob("*.pyi")):
         inside = stub.relative_to(STUBS.parent).with_suffix("").parts
         module = ".".join(part for part in inside if part != "__init__")
@@ -40,7 +40,8 @@ def public_classes():
 
 @pytest.fixture
 def files(tmp_path, small):
-    """Paths of a safetensors file and a Tensorizer file with hostile names."""
+    """Returns paths of a safetensors file and a Tensorizer file with hostile
+    names."""
     state = {HOSTILE: np.zeros((2, 3), "float32")}
     haulway.save(state, tmp_path / "hostile.safetensors")
     haulway.save(state, tmp_path / "hostile.tensors")
@@ -177,7 +178,7 @@ def test_the_configuration_is_short_and_its_table_is_text():
 
 
 class Tags(html.parser.HTMLParser):
-    """What tags and text a page has."""
+    """Collects the tags and the text of a page."""
 
     def __init__(self, page):
         super().__init__()

@@ -1,8 +1,9 @@
-"""help() of everything public says what it takes, in which unit, and raises.
+"""help() of every public name states its parameters, their units, and its
+exceptions.
 
-What is public is what the stubs declare. Each rule below is one that a reader
-can rely on: parameters are named, sizes and times have units, errors and the
-rules of threads are said by the callable, its class or its module.
+Public names are those that the stubs declare. Each rule below is one that
+readers can rely on: parameters are named, sizes and times have units, and the
+exceptions and thread rules are stated by the callable, its class or its module.
 """
 
 import ast
@@ -19,7 +20,7 @@ from haulway._options import ENGINE
 from haulway._reading.call import reads
 
 STUBS = pathlib.Path(haulway.__file__).parent
-# What a parameter of this name is counted in.
+# The unit of a parameter of this name.
 UNITS = {
     **dict.fromkeys(("timeout", "acquire_timeout"), "second"),
     **dict.fromkeys((
@@ -30,14 +31,15 @@ UNITS = {
 
 
 def modules():
-    """(name of a public module, its stub)"""
+    """Yields (name of a public module, its stub)."""
     for stub in sorted(STUBS.rglob("*.pyi")):
         inside = stub.relative_to(STUBS.parent).with_suffix("").parts
         yield ".".join(part for part in inside if part != "__init__"), stub
 
 
 def public():
-    """(module, owner or None, name) of functions, classes and methods."""
+    """Yields (module, owner or None, name) of functions, classes and
+    methods."""
     for module, stub in modules():
         for node in ast.parse(stub.read_text()).body:
             if not isinstance(node, (ast.ClassDef, ast.FunctionDef)):
@@ -60,14 +62,14 @@ def found(module, owner, name):
 
 
 def own(thing):
-    """What an object says, without what its base classes say."""
+    """Returns an object's own docstring, not that of a base class."""
     if isinstance(thing, type):
         return inspect.cleandoc(vars(thing).get("__doc__") or "")
     return inspect.getdoc(thing) or ""
 
 
 def parameters(thing):
-    """Names of the parameters that a caller gives."""
+    """Returns the names of the parameters that a caller passes."""
     if isinstance(thing, property):
         return []
     if isinstance(thing, type):
@@ -82,7 +84,8 @@ def parameters(thing):
             return []
     try:
         signature = inspect.signature(thing)
-    except (TypeError, ValueError):  # The extension's functions have none.
+    # The extension's functions have no signature.
+    except (TypeError, ValueError):
         return []
     kinds = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     return [
@@ -102,7 +105,7 @@ def test_the_docstring_is_complete(module, owner, name):
     said = own(thing) if owner is None else inspect.getdoc(thing) or ""
     assert said, "has no docstring"
     if owner is None and name in ("DataLoader", "StatefulDataLoader"):
-        return  # Its parameters are torch's.
+        return  # torch documents its parameters.
     names = parameters(thing)
     missing = [one for one in names if not re.search(rf"\b{one}\b", said)]
     assert not missing, f"does not name {missing}"

@@ -1,4 +1,4 @@
-"""Documents that are made from programs, against the programs."""
+"""Documents that are made from programs, compared with the programs."""
 
 import pathlib
 import re
@@ -22,7 +22,7 @@ def test_pages_are_what_programs_say(command):
 
 
 def test_every_statistic_has_its_row(tmp_path):
-    """What fields.h makes of a struct's table is told of by its page."""
+    """Each statistic in a table of fields.h is on its page."""
     loaded, saved = {}, {}
     tensors = haulway.load(ROOT / "testdata/small.pt", stats=loaded)["model"]
     haulway.save(tensors, tmp_path / "again.pt", stats=saved)
@@ -34,8 +34,8 @@ def test_every_statistic_has_its_row(tmp_path):
 
 
 def test_what_was_promised_of_networks_is_tested():
-    """Each row of the three tables has tests that name its number, and the
-    tests that it names are there."""
+    """Each row of the three tables has tests that contain its number, and the
+    tests that it names exist."""
     tests = "\n".join(
         path.read_text() for path in [*ROOT.glob("python/tests*/**/*.py"),
                                       *ROOT.glob("src/*/*_test.cc")])
@@ -64,7 +64,7 @@ def test_every_verb_has_an_example():
 
 @pytest.mark.parametrize("line", examples())
 def test_examples_are_understood(run, line):
-    """Their files are not there, but nothing else is wrong with them."""
+    """Their files do not exist, but nothing else is wrong with them."""
     words = shlex.split(line.partition(" | ")[0])[1:]
     done = run(*words, code=None)
     assert done.returncode != 4, done.stderr

@@ -1,4 +1,5 @@
-"""What the compiler and the linker were asked for stands in the binaries."""
+"""The binaries have the hardening that the compiler and linker were told to
+apply."""
 
 import pathlib
 import platform
@@ -47,8 +48,8 @@ def test_the_extension_shows_one_symbol():
 
 
 @pytest.mark.parametrize("symbol", [
-    "__stack_chk_fail",  # The stack protector.
-    "__memcpy_chk",  # _FORTIFY_SOURCE.
+    "__stack_chk_fail",  # From the stack protector.
+    "__memcpy_chk",  # From _FORTIFY_SOURCE.
 ])
 def test_overflows_are_looked_for(binary, symbol):
     assert f" {symbol}@" in read(binary, "--dyn-syms")
@@ -57,8 +58,8 @@ def test_overflows_are_looked_for(binary, symbol):
 @pytest.mark.skipif(platform.machine() != "x86_64",
                     reason="other processors mark their branches otherwise")
 def test_indirect_calls_land_on_marks(binary):
-    # ENDBR64, at the least once for every 4 KiB of code: libraries that are
-    # linked in may come without it, so the binary as a whole claims nothing.
+    # There is at least one ENDBR64 per 4 KiB of code. Linked libraries may lack
+    # them, so the binary as a whole does not declare support.
     size = next(int(line.split()[line.split().index("PROGBITS") + 3], 16)
                 for line in read(binary, "--sections").splitlines()
                 if " .text " in line)

@@ -1,4 +1,4 @@
-"""What `import haulway` brings, and what it leaves alone."""
+"""What `import haulway` imports, and what it does not."""
 
 import os
 import pickle

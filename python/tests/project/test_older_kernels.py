@@ -1,5 +1,5 @@
-"""What kernels and processors lack is found out when it is used: older ones and
-containers refuse calls that newer ones answer, and everything works all the same."""
+"""Missing features of kernels and processors are detected at run time: older
+kernels and containers refuse newer system calls, and everything still works."""
 
 import json
 import os
@@ -22,8 +22,8 @@ FCNTL = 72 if X86 else 25
 IOCTL = 16 if X86 else 29
 ENOSYS, EPERM, EOPNOTSUPP, EINVAL = 38, 1, 95, 22
 
-# Calls that are refused, each: its number, the error, and perhaps which argument
-# must have which bits set, or be which number.
+# System calls to refuse: number, error, and optionally an argument that must
+# have certain bits or a certain value.
 CALLS = {
     "io_uring": [(425, ENOSYS)],
     "io_uring in a container": [(425, EPERM)],
@@ -45,13 +45,13 @@ MEMFD = [(319 if X86 else 279, ENOSYS)]
 
 TESTDATA = pathlib.Path(__file__).resolve().parents[3] / "testdata"
 
-# Instructions of BPF, and where struct seccomp_data keeps its fields.
+# BPF opcodes, and offsets of fields in struct seccomp_data.
 LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
 REFUSE, ALLOW = 0x00050000, 0x7FFF0000
 
 
 def filter_of(calls):
-    """The program that refuses these calls and allows all others."""
+    """Returns the program that refuses these calls and allows all others."""
     code = b""
 
     def add(op, value, true=0, false=0):
@@ -147,7 +147,7 @@ def test_all_works_without(missing, tmp_path):
         for call in calls]
     failed = {name: found for name, found in outcome(calls, tmp_path).items()
               if found is not True}
-    # A snapshot is a lease: whoever asks for one is told.
+    # A snapshot needs a lease, so a request for one fails.
     leases = set(CALLS["leases"]) & set(calls)
     assert set(failed) == ({"snapshot"} if leases else set()), failed
     assert "it takes no leases" in failed.get("snapshot", "it takes no leases")
@@ -168,7 +168,7 @@ def test_without_memfd_only_shared_memory_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("qemu-x86_64") is None, reason="qemu-user is missing")
-# The first of all, one with SSE 4.2, one with AVX2 and without AVX-512.
+# The oldest processor, one with SSE 4.2, and one with AVX2 but no AVX-512.
 @pytest.mark.parametrize("processor", ["qemu64", "Nehalem", "Haswell"])
 def test_an_older_processor_finds_the_same(command, processor, tmp_path):
     if not X86:

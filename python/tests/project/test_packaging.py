@@ -1,4 +1,4 @@
-"""What scripts/package and scripts/release are made of."""
+"""The parts of scripts/package and scripts/release."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ import make_man  # noqa: E402
 
 @pytest.fixture
 def wheel(tmp_path):
-    """A wheel as the build makes it."""
+    """Returns a wheel as the build makes it."""
     info = "haulway-1.0.dist-info"
     path = tmp_path / "haulway-1.0-cp311-cp311-linux_x86_64.whl"
     with zipfile.ZipFile(path, "w") as archive:
@@ -68,10 +68,11 @@ def test_a_wheel_tells_all_that_is_inside(wheel, tmp_path):
         one[0] for one in repack.RUNTIME}
     assert set(named) == {"LICENSE", *(f"{name}.txt" for name in inside)}
     assert all(files[f"{info}/licenses/{name}"] for name in named)
-    # A licence that stands at the head of a file comes without its code.
+    # If a licence is the head comment of a source file, only that comment is
+    # included.
     mit = files[f"{info}/licenses/robin-map.txt"].decode()
     assert mit.startswith("MIT License\n\nCopyright") and "#" not in mit
-    # Links that lead nowhere outside of the repository are text.
+    # Links that lead nowhere outside the repository become text.
     assert "See the page and [this](https://example.org).\n" in metadata
     record = dict(line.split(",", 1) for line in
                   files[f"{info}/RECORD"].decode().splitlines())
@@ -97,7 +98,7 @@ def test_the_list_of_components_is_as_the_specification_has_it():
         assert one["purl"] == one["bom-ref"] and one["purl"].startswith("pkg:")
         (licence,) = one["licenses"]
         assert set(licence) in ({"license"}, {"expression"})
-        # What stands for Debian's revision is not part of a version.
+        # Versions do not contain Debian's revision.
         assert "dfsg" not in one["version"] and "deb" not in one["version"]
     (own, *others) = bill["dependencies"]
     assert own["dependsOn"] == [one["ref"] for one in others]
@@ -160,7 +161,8 @@ Files:
 
 @pytest.fixture
 def archive(tmp_path, monkeypatch):
-    """An archive of Debian with the source package x 1, and how that is asked for."""
+    """A Debian archive with the source package x 1, and the arguments to fetch
+    it."""
     pool = tmp_path / "debian/pool/updates/main/x/x"
     pool.mkdir(parents=True)
     (pool / "x_1.orig.tar.gz").write_bytes(b"abc")
@@ -183,7 +185,7 @@ def test_sources_that_are_not_what_is_named_are_refused(archive, name, tmp_path)
     sources = libraries.Sources(tmp_path / "kept")
     with pytest.raises(SystemExit, match=f"no archive of Debian has {name}"):
         sources.fetch(*archive[1])
-    # What lies there already is no better.
+    # A file that is already there is checked, too.
     (sources.folder / name).write_bytes(b"abd")
     with pytest.raises(SystemExit, match=f"no archive of Debian has {name}"):
         sources.fetch(*archive[1])

@@ -1,4 +1,4 @@
-"""What has to be said in two places is said in both."""
+"""Facts that must be stated in two places are stated in both."""
 
 import pathlib
 import re

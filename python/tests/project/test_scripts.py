@@ -1,4 +1,4 @@
-"""The scripts say what they take, and take nothing else."""
+"""The scripts document their options and refuse all others."""
 
 import pathlib
 import re
@@ -9,7 +9,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").iterdir()
                  if path.suffix == "")
-# What these do not know themselves, they hand on to pytest.
+# These scripts pass unknown options on to pytest.
 HAND_ON = {"test-hosts", "test-radosgw", "test-tensorizer"}
 
 
@@ -19,7 +19,7 @@ def run(script, *arguments, cwd=ROOT):
 
 
 def head(script):
-    """The comment at the head of a script, after its first line."""
+    """Returns the comment at the head of a script, after its first line."""
     lines = (ROOT / "scripts" / script).read_text().splitlines()[1:]
     end = next(i for i, line in enumerate(lines) if line[:1] != "#")
     return "".join(line.removeprefix("#").removeprefix(" ") + "\n"

@@ -1,4 +1,5 @@
-"""What docs/stability.md promises to keep is there, as releases had it."""
+"""Everything that docs/stability.md promises to keep exists as in the
+releases."""
 
 import pathlib
 import sys
@@ -87,7 +88,7 @@ def test_names_and_parameters_are_those_of_the_stubs(tmp_path):
     ("    threads: int\n", "    workers: int\n", {"call package.load(threads)"}),
     ("Error(Exception)", "Error(ValueError)", {"class package.Error is a Exception"}),
     ("    size: int\n", "", {"name package.Box.size"}),
-    # What is added, and what begins with an underscore, breaks nothing.
+    # Additions, and names with an underscore, break nothing.
     ("strict: bool", "strict: bool, new: int = 0", set()),
     ("LIMIT: int", "LIMIT: int\nMORE: int", set()),
     ("    def _own(self) -> None: ...\n", "", set()),

@@ -1,4 +1,4 @@
-"""Sentences of docs/threat-model.md of which no other test holds the whole."""
+"""Statements of docs/threat-model.md that no other test covers completely."""
 
 import gzip
 import io
@@ -21,7 +21,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def number(text):
-    """Of '2 GiB' and '16,000,000', and of '2 * kGiB' and '16'000'000'."""
+    """Parses '2 GiB' and '16,000,000', and '2 * kGiB' and '16'000'000'."""
     value = 1
     for part in re.findall(r"[\d,']+|k?[KMG]iB", text):
         unit = UNITS.get(part.removeprefix("k"))

@@ -1,4 +1,4 @@
-"""What type checkers know of the package is true, and enough."""
+"""The stubs are correct and complete."""
 
 import ast
 import json
@@ -84,11 +84,11 @@ def test_pyright_passes_a_users_program_and_finds_mistakes(tmp_path):
 
 
 def test_stubs_are_what_the_package_is(cache, tmp_path):
-    # Modules of our own are compared through those that bring their names.
+    # Private modules are compared through the modules that export their names.
     allowed = tmp_path / "allowed.txt"
     allowed.write_text(
         "haulway\\.(.*\\.)?_(?!_init__).*\n"
-        # Classes and functions of the extension are not Python's own kinds.
+        # Classes and functions of the extension are not of Python's own types.
         "haulway\\.Format(\\.__init__)?\nhaulway\\.formats\n"
     )
     settings = ["[mypy]", "ignore_missing_imports = True"]
@@ -111,7 +111,8 @@ def test_stubs_are_what_the_package_is(cache, tmp_path):
 
 
 def declared():
-    """Names of functions, classes, methods and attributes that programs use."""
+    """Returns names of functions, classes, methods and attributes that programs
+    use."""
     for stub in STUBS.rglob("*.pyi"):
         for node in ast.parse(stub.read_text()).body:
             if isinstance(node, ast.FunctionDef):
@@ -149,8 +150,8 @@ def test_stubs_declare_every_public_name():
 
 
 def overloads(stub, call, argument):
-    """({words}, names of options) of each overload of a call that names a
-    format; {None} where it is left out."""
+    """Returns ({words}, names of options) of each overload of a call that names
+    a format; {None} if the overload leaves it out."""
     tree = ast.parse(stub)
     classes = {node.name: node for node in tree.body
                if isinstance(node, ast.ClassDef)}
@@ -202,7 +203,7 @@ def test_each_format_takes_the_options_of_its_rows(call, argument):
 
 
 def test_the_words_of_options_are_those_of_the_stub():
-    """An option that takes one of a few words takes those that checkers know."""
+    """The stub lists the words that an option accepts."""
     stub = (STUBS / "__init__.pyi").read_text()
     compared = 0
     for options in _options.SECTIONS.values():

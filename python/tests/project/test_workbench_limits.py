@@ -1,5 +1,5 @@
-"""What files and names may not do to the verbs of the workbench: claim more
-than there is, hide what was lost, or show a secret."""
+"""Hostile files and names must not make the workbench's verbs allocate too
+much, hide losses, or show a secret."""
 
 import resource
 import struct
@@ -50,7 +50,7 @@ def test_no_secret_of_a_url_is_shown(tmp_path, command, words):
             assert done.returncode == 0, done.stderr
             said = done.stdout + done.stderr
             assert "password" not in said and "secret" not in said, said
-    done = subprocess.run(  # Nobody listens now.
+    done = subprocess.run(  # The server has ended.
         [command, *(url if word == "URL" else word for word in words)],
         cwd=tmp_path, timeout=60, capture_output=True, text=True)
     assert done.returncode == 2
@@ -59,7 +59,7 @@ def test_no_secret_of_a_url_is_shown(tmp_path, command, words):
 
 
 def test_parts_of_sparse_and_quantized_tensors_are_lost(tmp_path):
-    """As convert refuses them: a part alone is another tensor."""
+    """Like convert, repair refuses them: a part alone is another tensor."""
     torch.save({
         "sparse": torch.eye(3).to_sparse(), "sound": torch.ones(2),
         "quantized": torch.quantize_per_tensor(
@@ -100,7 +100,8 @@ def test_any_number_may_be_asked_of_cat(tmp_path, run):
 @pytest.mark.parametrize("signature", [b"PK\x07\x08", b""], ids=["signed", "bare"])
 @pytest.mark.parametrize("numbers", ["<II", "<QQ"], ids=["32", "64"])
 def test_descriptors_after_known_sizes_end_nothing(tmp_path, signature, numbers):
-    """Bit 3 of a record whose header has its sizes: the next is after both."""
+    """Bit 3 of a record whose header has its sizes: the next record follows
+    both the data and the descriptor."""
     made = {f"w{i}": torch.full((64,), float(i)) for i in range(5)}
     torch.save(made, tmp_path / "a.pt")
     held = b""

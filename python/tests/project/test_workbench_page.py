@@ -1,4 +1,4 @@
-"""docs/workbench.md: its examples run, on files of their names."""
+"""docs/workbench.md: its examples run on files of the same names."""
 
 import pathlib
 import re
@@ -12,7 +12,7 @@ import haulway
 PAGE = (pathlib.Path(__file__).resolve().parents[3]
         / "docs/workbench.md").read_text()
 COMMANDS = re.findall(r"^(haulway .*)$", PAGE, re.MULTILINE)
-# Where there is something to be found.
+# Commands that report a finding.
 FINDING = {"haulway diff old.pt new.safetensors",
            "haulway repair cut.pt rest.safetensors"}
 

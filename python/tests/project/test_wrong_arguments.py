@@ -1,6 +1,6 @@
-"""Arguments of a wrong type, for every call that has arguments of its own.
+"""Arguments of a wrong type, for every call with arguments of its own.
 
-The options that calls share have tables, and tests of their own
+The options that several calls share are tested by their tables
 (test_reading_options.py, test_writing_options.py, test_secrets.py).
 """
 
@@ -26,7 +26,7 @@ VALUES = {
     "object": object(), "dict": {3: 3}, "set": {3}, "bool": True,
     "tuple": (1, 2, 3),
 }
-# The types of VALUES that an argument takes, or refuses for another reason
+# The types in VALUES that an argument accepts, or refuses for a reason other
 # than its type.
 SOURCE = {"text", "bytes"}
 PATH = {"text", "bytes"}
@@ -49,7 +49,7 @@ def _closed(kind, **arguments):
     kind(**arguments).close()
 
 
-# The call, what it is given else, and the types that each argument takes.
+# The call, its other arguments, and the types that each argument accepts.
 CALLS = {
     "open": (haulway.open, {"path": "in.pt", "framework": "numpy"},
              {"path": SOURCE, "framework": NOTHING, "mmap": FLAG}),
@@ -182,14 +182,14 @@ def test_a_wrong_type_is_refused(call, argument, tmp_path, monkeypatch):
         assert argument in said or "expected" in said, (kind, said)
         for private in ("_haulway", "bad_cast", "incompatible function"):
             assert private not in said
-        # What is refused early leaves no trace.
+        # A call that is refused early leaves no trace.
         assert [path.name for path in tmp_path.iterdir()] == ["in.pt"], kind
     assert (tmp_path / "in.pt").read_bytes() == before
 
 
 def test_every_call_is_tried():
-    """But for those that take no arguments of their own, or one that may be
-    anything."""
+    """Except calls without arguments of their own, or whose argument may be any
+    object."""
     for name in haulway.__all__:
         value = getattr(haulway, name)
         if inspect.isfunction(value) and inspect.signature(value).parameters:
@@ -204,8 +204,8 @@ def test_every_call_is_tried():
             if parameter.kind is not parameter.VAR_KEYWORD
         }
         untried = own - takes.keys()
-        # Any object is saved and published, JAX is a framework that need not
-        # be there, and what is appended has tests of its own.
+        # Any object can be saved and published, JAX need not be installed, and
+        # appended values have their own tests.
         assert untried <= {"obj", "state", "name", "append", "framework"}, name
 
 

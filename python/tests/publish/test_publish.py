@@ -26,7 +26,8 @@ class Batch:
 
 @pytest.fixture
 def name(request):
-    """A name that no other test uses; closed afterwards."""
+    """Returns a name that no other test uses; closes the publication
+    afterwards."""
     text = f"test-{os.getpid()}-{request.node.name}"
     text = "".join(c if c.isalnum() or c in "._-" else "_" for c in text)[:100]
     yield text
@@ -364,12 +365,13 @@ def test_memory_goes_when_nobody_holds_it(name, run):
     gc.collect()
     facts = listed(run, name)[0]
     assert facts["readers"] == 1
-    assert facts["held_bytes"] < 10 * MIB  # The newest, and the next one's.
+    # The newest version and the next one's.
+    assert facts["held_bytes"] < 10 * MIB
     haulway.publish(name, {"a": np.full(4 * MIB, 5, np.int8)})
     haulway.publish(name, {"a": np.full(4 * MIB, 6, np.int8)}).close()
     facts = listed(run, name)[0]
     assert facts["publisher"] == 0 and facts["version"] == 7
-    assert 8 * MIB <= facts["held_bytes"] < 10 * MIB  # None for a next one.
+    assert 8 * MIB <= facts["held_bytes"] < 10 * MIB  # None for a next version.
     readers[4].close()
     assert listed(run, name) == []
 
@@ -414,7 +416,7 @@ def test_a_buffer_is_published_where_it_is(name, run):
         assert (found.state["b"] == number).all()
         assert found.state["beside"].tolist() == list(range(number))
         del buffer, flat, a, b, found
-    # No second copy of it was made.
+    # No second copy of the buffer was made.
     assert listed(run, name)[0]["held_bytes"] < 9 * MIB
 
 
@@ -424,7 +426,7 @@ def test_a_buffer_in_use_is_left_alone(name):
         haulway.publish_buffer(name, 1000)
     array = np.frombuffer(buffer, np.uint8)
     array[:] = 5
-    for number in range(1, 6):  # Without it.
+    for number in range(1, 6):  # Without keeping it.
         haulway.publish(name, {"a": np.full(1000, number)})
         assert (array == 5).all()
     haulway.publish(name, {"a": array})

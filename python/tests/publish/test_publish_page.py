@@ -1,4 +1,4 @@
-"""docs/publish.md, whose programs run and whose tables are true."""
+"""docs/publish.md: its programs run and its tables are correct."""
 
 import json
 import pathlib

@@ -1,6 +1,7 @@
-"""haulway.publish among processes: started in every way, killed, and others'.
+"""haulway.publish between processes: every way to start them, kills, and other
+users' processes.
 
-Children are forked, and use NumPy alone, so that a hundred of them are quick.
+Children are forked and use only NumPy, so that a hundred of them are quick.
 """
 
 import ctypes
@@ -34,7 +35,7 @@ def name(request):
 
 @pytest.fixture
 def fork():
-    """Runs a function in a child; what is left of them is killed at the end."""
+    """Runs functions in children; kills the remaining children at the end."""
     children = set()
 
     def fork(work, *arguments):
@@ -52,7 +53,7 @@ def fork():
         return child
 
     def kill(child):
-        """Kills it, and says how it ended."""
+        """Kills a child; returns how it ended."""
         os.kill(child, signal.SIGKILL)
         return end(child)
 
@@ -76,7 +77,7 @@ def folder():
 
 
 def state_of(number, size=20_000):
-    """One whose every byte tells which it is, with a checksum."""
+    """Returns a state whose every byte identifies it, with a checksum."""
     array = np.full(size, number, np.int64)
     return {"number": number, "crc": zlib.crc32(array), "a": array,
             "parts": [np.full(50, number), {"deep": np.full((3, 7), number)}]}
@@ -97,7 +98,7 @@ def keep_publishing(name, last=None):
             publication = haulway.publish(name, state_of(0))
             break
         except haulway.UnavailableError:
-            time.sleep(0.001)  # Who was killed is not gone yet.
+            time.sleep(0.001)  # The killed process has not been reaped yet.
     while last is None or publication.version < last:
         haulway.publish(name, state_of(publication.version + 1))
 
@@ -222,7 +223,7 @@ def test_a_hundred_kills_lose_nothing_and_leave_nothing(name, fork, run):
     readers = [fork(keep_reading, name) for _ in range(3)]
     witness = haulway.subscribe(name, timeout=60)
     for _ in range(100):
-        time.sleep(chance.random() * 0.01)  # A moment like any other.
+        time.sleep(chance.random() * 0.01)  # A random moment.
         if chance.random() < 0.5:
             assert fork.kill(publisher) == -signal.SIGKILL
             newest = haulway.subscribe(name, timeout=60)
@@ -272,7 +273,7 @@ def test_names_of_the_dead_are_swept(name, fork, run):
 
 def test_a_publisher_that_ends_removes_its_name(name, fork):
     child = fork(keep_publishing, name, 5)
-    assert fork.end(child) == 0  # Without running what is run at an exit.
+    assert fork.end(child) == 0  # Without running exit handlers.
     code = f"import haulway; haulway.publish({name!r}, 1)"
     subprocess.run(
         [sys.executable, "-c", code], check=True,
@@ -287,7 +288,7 @@ def test_every_version_that_is_seen_is_whole(name, fork):
     readers = [fork(keep_reading, name, 400) for _ in range(2)]
     publisher = fork(keep_publishing, name, 400)
     assert fork.end(publisher) == 0
-    # A reader that still reads keeps the last version; others have seen it.
+    # A reader that still reads keeps the last version; the others have read it.
     for reader in readers:
         fork.kill(reader)
     held = fork(keep_reading, name, 400)
@@ -360,13 +361,14 @@ def become(user):
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
-    set_dumpable = 4  # Else nobody of that user could look into it.
+    # Otherwise no other process of that user could open its files.
+    set_dumpable = 4
     ctypes.CDLL(None).prctl(set_dumpable, 1, 0, 0, 0)
 
 
 def test_other_users_cannot_attach(name, fork):
     if os.geteuid() != 0:
-        return  # Only root can become another.
+        return  # Only root can change the user.
     haulway.publish(name, 1)
     ready, tell = os.pipe()
 
@@ -386,7 +388,7 @@ def test_other_users_cannot_attach(name, fork):
 
     def end_of_other():
         become(65533)
-        haulway.publish(f"{name}-3", 3)  # Sweeps.
+        haulway.publish(f"{name}-3", 3)  # Removes dead publications.
         for publication in list(haulway._sharing.publish._publications.values()):
             publication.close()
         os.rmdir(folder())

@@ -1,4 +1,4 @@
-"""Checkpoints in shared memory, used by many processes."""
+"""Checkpoints in shared memory that many processes use."""
 
 import multiprocessing
 import os
@@ -14,8 +14,8 @@ import haulway
 
 MIB = 1 << 20
 
-# Attaches, says how long that took, touches every byte, says the sum, and
-# waits to be killed or told to end. With "hold" it asks for nothing else.
+# Attaches, prints the time, touches every byte, prints the sum, and waits to be
+# killed or told to end. With "hold" it does nothing else.
 CHILD = """
 import sys, time
 import haulway, numpy
@@ -57,7 +57,8 @@ def works(handle):
 
 
 def mapped(pid, what):
-    """What a process has of shared checkpoints, in bytes: "Pss" or "Rss"."""
+    """Returns a process's memory of shared checkpoints in bytes: "Pss" or
+    "Rss"."""
     total = 0
     inside = False
     with open(f"/proc/{pid}/smaps") as file:
@@ -273,9 +274,9 @@ def test_killing_its_holders_one_by_one(large):
 
 def test_another_user_is_refused(nested):
     if os.geteuid() != 0:
-        return  # Only root can become another.
+        return  # Only root can change the user.
     handle = haulway.load(nested, destination="shm").handle
-    # The extension is imported first: others may not be let at its file.
+    # Import the extension first: other users may not have access to its file.
     code = (
         "import os, sys, haulway, haulway._sharing.shared\n"
         "os.setgroups([]); os.setresgid(65534, 65534, 65534)\n"

@@ -1,4 +1,4 @@
-"""load(dtype=): every code of every type, bit for bit as torch casts it."""
+"""load(dtype=): every code of every type is cast bit for bit as by torch."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def all_codes():
-    """Every code of the small types, and many of the large."""
+    """Returns every code of the small types, and many of the large ones."""
     random = np.random.default_rng(0)
     codes = np.arange(65536, dtype=np.uint16)
     near = np.arange(65536, dtype=np.uint32) << 16
@@ -33,7 +33,7 @@ def all_codes():
         torch.bfloat16
     )
     tensors["f32"] = torch.from_numpy(floats.view(np.float32))
-    # Halfway between two of the 16-bit types, and beside it.
+    # Values halfway between two of the 16-bit types, and their neighbours.
     tensors["near"] = torch.from_numpy(near.view(np.float32))
     tensors["f64"] = torch.from_numpy(doubles.view(np.float64))
     tensors["twice"] = tensors["near"].double() * (1 + 2.0**-40)

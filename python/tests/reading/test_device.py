@@ -1,5 +1,5 @@
-"""Loading to a GPU, where there is none: with the stand-in for the driver, over
-the host's memory. python/tests_gpu is for machines that have one."""
+"""Loading to a GPU on a machine without one: a stand-in for the driver uses
+host memory. python/tests_gpu is for machines that have one."""
 
 import ctypes
 import os
@@ -114,7 +114,7 @@ def test_iterate_ends_early(gpu, path):
     iterator = haulway.iterate(path, device="cuda:0", memory_budget=2)
     name, tensor = next(iterator)
     iterator.close()
-    assert len(gpu.allocated) == 2  # One group ahead.
+    assert len(gpu.allocated) == 2  # It loads one group ahead.
     assert torch.equal(tensor, haulway.load(path)[name])
 
 

@@ -1,4 +1,5 @@
-"""Memory of a load that was freed serves the next load, and then goes back."""
+"""Freed memory of a load serves the next load, and is then returned to the
+system."""
 
 import gc
 import os
@@ -17,7 +18,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def saved(tmp_path):
-    """The path of 12 MiB in three arrays."""
+    """Returns the path of a file with 12 MiB in three arrays."""
     _haulway.clear_memory_pool()
     path = tmp_path / "model.safetensors"
     haulway.save(

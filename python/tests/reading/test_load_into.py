@@ -106,7 +106,7 @@ def test_missing_and_unexpected_keys_are_torchs(saved):
         set(state) - {"0.weight"}
     )
     assert ours.value.missing_keys == ["more"]
-    # The order of what is unexpected is the file's.
+    # Unexpected names are in the file's order.
     assert str(ours.value).split("\n")[:2] == str(torchs.value).split("\n")[:2]
     assert len(str(ours.value)) == len(str(torchs.value))
     assert isinstance(ours.value, (RuntimeError, ValueError))

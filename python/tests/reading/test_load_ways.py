@@ -1,4 +1,4 @@
-"""haulway.load and haulway.iterate: ways of reading, budgets, statistics."""
+"""haulway.load and haulway.iterate: I/O modes, budgets, statistics."""
 
 import gc
 import os
@@ -47,7 +47,7 @@ def test_every_way_loads_the_same(saved, io):
     try:
         loaded = haulway.load(path, "torch", io=io, verify=True, stats=stats)
     except NotImplementedError:
-        # The file system of the tests takes no direct reads, or no leases.
+        # The file system of the tests does not support direct reads or leases.
         assert io in ("direct", "uring", "snapshot")
         return
     assert loaded.keys() == expected.keys()
@@ -163,7 +163,7 @@ def test_a_file_that_shrinks_is_truncated_in_every_way(tmp_path, io, mapped):
 
 
 def test_memory_stays_within_the_budget(tmp_path):
-    """Measured: a child that goes through 256 MiB grows by far less."""
+    """Measured: a child that reads 256 MiB grows by far less."""
     import subprocess
     import sys
 
@@ -190,7 +190,7 @@ print(total, peak() - before)
         capture_output=True, check=True,
     ).stdout.split()
     assert int(told[0]) == 256 << 20
-    # The budget, and what the consumer holds.
+    # The budget, plus the tensors that the consumer holds.
     assert int(told[1]) < (32 + 16) << 20
 
 
@@ -202,10 +202,10 @@ LOADS = {
 }
 
 
-@pytest.mark.alone  # All that the process reads is counted.
+@pytest.mark.alone  # All reads of the process are counted.
 @pytest.mark.parametrize("load", LOADS)
 def test_little_is_loaded_without_asking_for_memory(load, tmp_path):
-    """Asking how much there is takes longer than reading so little."""
+    """Querying the available memory takes longer than reading so little."""
 
     def bytes_read_by(call, path):
         counts = []

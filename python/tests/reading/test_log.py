@@ -1,4 +1,4 @@
-"""The logger "haulway": what was chosen, and why."""
+"""The logger "haulway": choices and their reasons."""
 
 import io
 import logging
@@ -14,7 +14,7 @@ from needed_metadata import needed
 
 @pytest.fixture
 def said(caplog):
-    """The messages since it was asked last."""
+    """Returns the messages since the last call."""
     caplog.set_level(logging.DEBUG, "haulway")
 
     def said():
@@ -34,7 +34,7 @@ def path(tmp_path):
 
 
 def one(lines, *words):
-    """The line that holds all words."""
+    """Returns the only line that contains all words."""
     (found,) = [line for line in lines if all(word in line for word in words)]
     return found
 
@@ -81,7 +81,7 @@ def test_saving_says_format_and_reason(tmp_path, said):
 
 
 class Pipe(io.RawIOBase):
-    """Bytes that come in order only."""
+    """A stream that cannot seek."""
 
     def __init__(self, data):
         self._data = io.BytesIO(data)

@@ -1,4 +1,4 @@
-"""haulway map: what it says of files, and the page that it writes."""
+"""haulway map: its report on files, and the page that it writes."""
 
 import base64
 import gzip
@@ -47,7 +47,7 @@ def column(values, count):
 
 
 def unpacked(data):
-    """The storages and tensors of a page, as its script has them."""
+    """Returns the storages and tensors of a page in its script's form."""
     of, storages, at = data["storages"], [], 0
     columns = [column(of[name], of["count"])
                for name in ("gap", "before", "stored", "after")]
@@ -178,7 +178,7 @@ def test_a_header_and_holes(run, tmp_path):
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     assert mapped(run, path)["ranges"] == [
         {"kind": "header", "offset": 0, "bytes": 8 + len(header), "name": ""}]
-    # GGUF leaves room between tensors.
+    # GGUF has gaps between tensors.
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "test")
     for name in "ab":
         writer.add_tensor(name, numpy.ones(3, numpy.float32))
@@ -210,10 +210,10 @@ def test_what_is_in_the_page_cache(run, tmp_path):
     os.fsync(fd)
     cells = mapped(run, path)["cache"]
     assert len(cells["percent"]) == -(-path.stat().st_size // cells["cell_bytes"])
-    assert set(cells["percent"]) == {100}  # It was just written.
+    assert set(cells["percent"]) == {100}  # The file was just written.
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
-    # Nothing of the file is looked at before its cache.
+    # The cache is examined before anything is read from the file.
     assert set(mapped(run, path)["cache"]["percent"]) <= {0, 100}
 
 
@@ -289,8 +289,8 @@ def test_no_name_gets_out_of_the_data(run, tmp_path):
     page = page_of(run, tmp_path / "x.safetensors", tmp_path)
     _, tensors = unpacked(data_of(page))
     assert sorted(tensors) == sorted(HOSTILE)
-    # What the page consists of, and nothing else: nothing is fetched, and no
-    # other script is allowed.
+    # The page has these elements only: nothing is fetched, and no other script
+    # is allowed.
     assert re.findall(r"</?(?:script|style|link|img|iframe|base)\b[^>]*>", page) == [
         "<style>", "</style>", '<script type="application/json" id="data">',
         "</script>", "<script>", "</script>"]
@@ -323,7 +323,7 @@ def test_100_000_tensors_make_a_small_page_soon(run, tmp_path):
         before = os.times()
         page = page_of(run, tmp_path / name, tmp_path)
         after = os.times()
-        # Processor time, so that others at work do not count.
+        # Measure processor time, so that other processes do not count.
         assert (after.children_user - before.children_user
                 + after.children_system - before.children_system) < 2
         assert len(page.encode()) < 10_000_000

@@ -1,4 +1,5 @@
-"""The page of haulway map in a browser: it draws, zooms, searches, and tells."""
+"""The page of haulway map in a browser: it draws, zooms, searches, and shows
+details."""
 
 import json
 import subprocess
@@ -14,7 +15,7 @@ from chromium import browser
 
 @pytest.fixture(scope="module")
 def made(command):
-    """Makes the page of a file, and gives what --json says of it."""
+    """Makes the page of a file; returns the output of --json."""
     def make(path):
         page = path.with_suffix(".html")
         done = subprocess.run([command, "map", path, "-o", page, "--json"],
@@ -26,7 +27,7 @@ def made(command):
 
 @pytest.fixture(scope="module")
 def page(made, tmp_path_factory):
-    """An open browser, and what the page in it is of."""
+    """Returns an open browser, and the data of its page."""
     folder = tmp_path_factory.mktemp("page")
     torch.manual_seed(1)
     tensors = {}
@@ -48,7 +49,7 @@ def page(made, tmp_path_factory):
 
 @pytest.fixture
 def seen(page):
-    """The same, as it is when it was just opened."""
+    """The same page in its initial state."""
     one, told = page
     one.reload()
     one.wait("document.querySelector('#strip').dataset.end !== undefined")
@@ -62,7 +63,7 @@ def window(one):
 
 
 def colours_of(one, selector):
-    """How many colours a canvas shows."""
+    """Returns the number of colours that a canvas shows."""
     return one.run(f"""(() => {{
       const canvas = document.querySelector('{selector}');
       const {{data}} = canvas.getContext('2d').getImageData(
@@ -180,7 +181,7 @@ def test_search_and_choice(seen):
     assert end - begin < 2 * tensor["nbytes"]
     assert one.run("document.querySelector('[aria-selected=true] .name').textContent"
                    ) == rows[1]
-    # The list by keys alone.
+    # Use the list by keyboard only.
     one.run("document.querySelector('#list').focus()")
     one.press("ArrowUp")
     assert one.text("#what").startswith(rows[0])
@@ -200,7 +201,7 @@ def test_the_treemap_goes_into_modules(seen):
     names = "[...document.querySelectorAll('#children .name')].map(n => n.textContent)"
     assert one.run(names) == ["model", "lm_head"]
     box = one.box("#treemap")
-    one.click(box["x"] + 40, box["y"] + 8)  # The head of the largest.
+    one.click(box["x"] + 40, box["y"] + 8)  # The title of the largest tensor.
     assert one.run(names)[:2] == ["layers", "embed"]
     assert one.text("#path").split() == ["all", "model"]
     one.run("document.querySelector('#children button').click()")
@@ -222,7 +223,7 @@ def test_hostile_names_stay_text(made, tmp_path):
         assert "\\u{202e}gnp.exe" in names and "a\\u{0}b\\u{1b}[31m\\u{7f}" in names
         for i in range(len(HOSTILE)):
             one.run(f"document.querySelectorAll('.row')[{i}].click()")
-        # The script is the page's own, and what it made of names is text.
+        # The only script is the page's own, and names became text.
         assert one.run("document.scripts.length") == 2
         assert one.run("document.querySelectorAll('#rows script').length") == 0
         assert one.complaints == []
@@ -272,7 +273,7 @@ def test_100_000_tensors_stay_usable(made, tmp_path):
     with browser(tmp_path / "profile") as one:
         one.open(path)
         one.wait("document.querySelectorAll('.row').length > 0")
-        # Not so many elements that the browser has work with them.
+        # Few enough elements for the browser to stay fast.
         assert one.run("document.querySelectorAll('*').length") < 3000
         one.press("/")
         one.type("layers.999. .99.")

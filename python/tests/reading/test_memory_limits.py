@@ -1,4 +1,4 @@
-"""Small files that would cost much: what they really take."""
+"""Small files that claim to be expensive: their actual cost."""
 
 import hashlib
 import io
@@ -18,7 +18,8 @@ MANY = 20_000_000
 
 
 def bomb(body):
-    """A deflated pickle, incompressible enough to pass as one."""
+    """Returns a deflated pickle, incompressible enough to pass the check of the
+    ratio."""
     filler = os.urandom(340_000)
     content = (
         b"\x80\x02B" + len(filler).to_bytes(4, "little") + filler + b"0"
@@ -46,7 +47,7 @@ BOMBS = {
 }
 
 
-# A child's maximum begins with what its parent has, so one of its own.
+# A child's peak memory starts at its parent's, so it gets a small parent.
 PARENT = """
 import os, sys
 pid = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
@@ -56,7 +57,7 @@ print(os.waitstatus_to_exitcode(status), used.ru_maxrss, file=sys.stderr)
 
 
 def measured(*args):
-    """(exit code, KiB at most, what it said) of the command."""
+    """Returns (exit code, peak KiB, output) of the command."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", PARENT, COMMAND, *args],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -73,7 +74,7 @@ def test_a_deflated_pickle_takes_no_more_than_its_file_allows(body, tmp_path):
     for verb in ("ls", "verify"):
         code, kib, said = measured(verb, path)
         assert code in (0, 1), said
-        # The inflated pickle is 20 MB, and the tree's budget 90.
+        # The inflated pickle takes 20 MB, and the tree's budget 90 MB.
         assert kib < 300 << 10, said
 
 
@@ -142,7 +143,8 @@ def test_a_refused_header_takes_a_few_times_its_size(parts, tmp_path):
 
 
 def write_sparse(path, *sizes):
-    """A safetensors file of zeros, of which only the header takes room."""
+    """Writes a safetensors file of zeros of which only the header takes
+    space."""
     header, end = {}, 0
     for i, size in enumerate(sizes):
         header[f"{i}.weight"] = {"dtype": "U8", "shape": [size],
@@ -155,9 +157,10 @@ def write_sparse(path, *sizes):
 
 
 def test_what_is_converted_need_not_fit_into_memory(tmp_path):
-    # Three tensors in four are one, so that no tensor need fit either.
+    # One tensor has three quarters of the bytes: not even a tensor may have to
+    # fit.
     write_sparse(tmp_path / "a.safetensors", 768 << 20, *[1 << 20] * 256)
-    # The proof reads the new file as well.
+    # The proof also reads the new file.
     code, kib, said = measured(
         "convert", tmp_path / "a.safetensors", tmp_path / "b.pt",
         "--proof", tmp_path / "proof", "--no-sync",

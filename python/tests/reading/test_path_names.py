@@ -1,4 +1,4 @@
-"""Paths are bytes: names that are not UTF-8 can be read."""
+"""Paths are bytes: files with names that are not UTF-8 can be read."""
 
 import os
 
@@ -10,7 +10,7 @@ import haulway
 
 @pytest.fixture
 def path(tmp_path):
-    """A file whose name is no UTF-8, as Python has such names."""
+    """Returns a file whose name is not UTF-8, in Python's form."""
     haulway.save({"w": numpy.ones(3)}, tmp_path / "a.pt")
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.pt")
     os.rename(tmp_path / "a.pt", path)

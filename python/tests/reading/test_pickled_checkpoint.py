@@ -1,4 +1,4 @@
-"""Open checkpoints in other processes: pickled by path and options."""
+"""Open checkpoints in other processes: pickled as path and options."""
 
 import copy
 import io
@@ -20,7 +20,7 @@ def path(tmp_path):
 
 
 def total(checkpoint, part):
-    """For a worker: what it sees."""
+    """Runs in a worker; returns what it sees."""
     return float(checkpoint["w"].sum()), part[1].tolist(), checkpoint.framework
 
 
@@ -45,7 +45,7 @@ def test_options_of_call_thread_and_process_go_along(path, protocol, monkeypatch
     assert came.lenient and came.keep_meta and came.io == "pread"
     assert came.safe_globals == ("a.B", (dict, "a.C"))
     assert came.endianness == "little"
-    # Those of this process do not, and the environment is there already.
+    # This process's own values are not sent; the environment is the same.
     assert came.stats is None and came.progress is None
     assert came.origins["threads"] == "environment"
 
@@ -105,7 +105,7 @@ def test_closing_lets_go_of_the_bytes(path):
     data = bytearray(path.read_bytes())
     checkpoint = haulway.open(data, "numpy")
     checkpoint.close()
-    data.clear()  # BufferError while somebody has a view of it.
+    data.clear()  # Raises BufferError while a view of it exists.
 
 
 def test_a_file_that_is_gone_is_not_found(path):

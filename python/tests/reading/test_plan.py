@@ -1,4 +1,4 @@
-"""haulway.plan: files laid out first and filled later."""
+"""haulway.plan: files are laid out first and filled later."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ def state():
 
 
 def storages(made):
-    """Their tensors by record, as the pickle numbers them."""
+    """Returns their tensors by record, in the pickle's numbering."""
     return {
         "data/0": made["big"],
         "data/1": torch.arange(100_000.0),

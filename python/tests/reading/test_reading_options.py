@@ -1,4 +1,4 @@
-"""The reading options: one table, and every call follows it."""
+"""The reading options: one table, which every call follows."""
 
 import io
 import mmap
@@ -20,7 +20,7 @@ from option_values import VALUES, check_refusal, wrong_values
 
 @pytest.fixture
 def flipped(tmp_path):
-    """A checkpoint of which one bit of a payload was changed."""
+    """A checkpoint with one flipped bit in a payload."""
     path = tmp_path / "flipped.pt"
     haulway.save({"a": torch.arange(50_000), "b": torch.ones(3)}, path)
     data = bytearray(path.read_bytes())
@@ -31,12 +31,12 @@ def flipped(tmp_path):
 
 @pytest.fixture
 def undated(tmp_path):
-    """A checkpoint that does not say its byte order; and its tensor, if that
-    is big-endian."""
+    """Returns a checkpoint that does not state its byte order, and its tensor
+    if that is big-endian."""
     path = tmp_path / "undated.pt"
     tensor = torch.arange(1, 5, dtype=torch.int32)
     torch.save({"a": tensor}, path, _disable_byteorder_record=True)
-    # torch writes the record anyway; without one, readers take the default.
+    # torch always writes the record; readers use the default without one.
     import zipfile
 
     bare = tmp_path / "bare.pt"
@@ -48,7 +48,7 @@ def undated(tmp_path):
     return bare, tensor.numpy().byteswap()
 
 
-# Every call that loads tensor "a", as (what it is called, how).
+# Every call that loads tensor "a", by name.
 CALLS = {
     "load": lambda path, **o: haulway.load(path, "numpy", **o)["a"],
     "load include": lambda path, **o: haulway.load(
@@ -123,7 +123,8 @@ def test_every_call_tells_and_follows_threads_and_io(call, tmp_path):
         with haulway.config(load=configured):
             CALLS[call](path, stats=stats)
             assert stats["io"] == "mmap"
-            CALLS[call](path, stats=stats, io="pread")  # It is nearer.
+            # An argument takes precedence.
+            CALLS[call](path, stats=stats, io="pread")
             assert stats["io"] == "pread"
 
 
@@ -162,7 +163,7 @@ LENIENT_CALLS = {
 
 @pytest.mark.parametrize("call", LENIENT_CALLS)
 def test_every_call_takes_lenient(call, tmp_path):
-    """A file outside the folder of all records."""
+    """A file outside the folder of the other records."""
     import zipfile
 
     path = tmp_path / "x.pt"
@@ -179,7 +180,7 @@ def test_every_call_takes_lenient(call, tmp_path):
 
 
 class Mine:
-    """A class that only a caller can vouch for."""
+    """A class that only a caller can allow."""
 
 
 @pytest.mark.parametrize("call", LENIENT_CALLS)
@@ -205,7 +206,7 @@ def test_scan_and_verify_take_safe_globals(tmp_path, monkeypatch):
     path = tmp_path / "x.pt"
     torch.save({"a": torch.arange(1000), "b": Mine()}, path)
     full = f"{Mine.__module__}.{Mine.__qualname__}"
-    assert haulway.verify(path).ok  # It is not damaged.
+    assert haulway.verify(path).ok  # The file is not damaged.
     assert haulway.verify(path, safe_globals=[Mine]).ok
     assert not haulway.scan(path).safe
     assert haulway.scan(path, safe_globals=[full]).safe
@@ -215,7 +216,7 @@ def test_scan_and_verify_take_safe_globals(tmp_path, monkeypatch):
 
 
 def test_a_str_is_one_name(tmp_path):
-    """And not the characters of one."""
+    """It does not mean the characters of one."""
     path = tmp_path / "x.pt"
     torch.save({"a": torch.arange(1000), "b": Mine()}, path)
     full = f"{Mine.__module__}.{Mine.__qualname__}"
@@ -268,14 +269,15 @@ def test_open_reads_by_the_engine_where_it_has_something_to_do(tmp_path):
 @pytest.mark.parametrize("call", ["load", "open", "iterate", "shard",
                                   "torch.load"])
 def test_wrong_values_are_refused_everywhere(call, options, error, words, small):
-    """With an Error that is what Python users expect, too."""
+    """Every call raises an Error that is also the exception Python users
+    expect."""
     with pytest.raises(haulway.Error, match=words) as caught:
         CALLS[call](small, **options)
     assert isinstance(caught.value, error)
     assert caught.value.code == "kInvalidArgument"
 
 
-# Every call that reads, with the options that it has.
+# Every call that reads, with its options.
 TABLES = {
     **{call: (_options.READING, CALLS[call])
        for call in ("load", "open", "iterate", "shard", "torch.load")},
@@ -303,7 +305,7 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(call, tmp_path):
     prefix = "load." if call == "configuration" else ""
     for name, option in options.items():
         wrong = list(wrong_values(name, option))
-        # What takes any text, or any dict, refuses all else.
+        # An option that accepts any text, or any dict, refuses all other types.
         assert len(wrong) >= len(VALUES) - 2, name
         for value in wrong:
             with pytest.raises(haulway.InvalidArgumentError) as caught:
@@ -379,7 +381,7 @@ _DEBUGGING = ["HAULWAY_LOAD_DEBUG", "HAULWAY_SERIALIZATION_DEBUG",
 
 @pytest.fixture
 def undebugged(monkeypatch):
-    """No variable asks for debugging, as scripts/test does."""
+    """Removes the variables for debugging, which scripts/test sets."""
     for variable in _DEBUGGING:
         monkeypatch.delenv(variable, raising=False)
 
@@ -463,7 +465,7 @@ def test_meta_as_device_reads_no_payload(tmp_path):
 
 
 def test_shards_of_views_are_cast(tmp_path):
-    """A view whose elements repeat is loaded whole, and cast all the same."""
+    """A view whose elements repeat is loaded whole, and still cast."""
     path = tmp_path / "x.pt"
     base = torch.arange(8.0)
     torch.save({"v": base.as_strided((4, 4), (1, 1)), "b": torch.ones(4)}, path)
@@ -474,8 +476,8 @@ def test_shards_of_views_are_cast(tmp_path):
 
 
 def test_modules_import_one_another_in_no_circle():
-    """And nothing of the package is imported inside functions, but for what
-    needs torch or NumPy, or is large and seldom used."""
+    """Functions import nothing of the package, except modules that need torch
+    or NumPy, or that are large and seldom used."""
     import ast
 
     folder = pathlib.Path(haulway.__file__).parent
@@ -529,7 +531,7 @@ def test_flags_of_mappings_are_those_of_the_module():
 
 
 SHARED = {"io": "mmap", "mmap_flags": mmap.MAP_SHARED}
-# How a tensor "a" is got that writes to its file.
+# How to get a tensor "a" whose writes reach the file.
 THROUGH = {
     "load": lambda path: haulway.load(path, "torch", **SHARED)["a"],
     "numpy": lambda path: haulway.load(path, "numpy", **SHARED)["a"],
@@ -584,7 +586,7 @@ def test_what_no_mapping_writes_to_is_refused(held, tmp_path):
         haulway.load("http://localhost:1/x.safetensors", **SHARED)
     code = (
         "import os, sys, haulway\n"
-        # Others may not be let into the folder of the package.
+        # Other users may have no access to the package's folder.
         "call = lambda **more: haulway.load(sys.argv[1], 'numpy', **more)\n"
         "call()\n"
         "os.geteuid() or os.setuid(65534)\n"

@@ -1,5 +1,5 @@
 """Keys, passphrases and tokens: every call that takes one checks its type and
-length, says which option is wrong, and does not show its value."""
+length, names the wrong option, and does not show its value."""
 
 import inspect
 import io
@@ -22,8 +22,8 @@ from haulway.tensorizer import (
 KEY = bytes(range(32))
 DATA = {"a": numpy.arange(6, dtype=numpy.float32)}
 
-# What is no key, no passphrase and no token, and what the message says of it.
-# "SECRET" is in each that has room for it, and in no message.
+# Invalid keys, passphrases and tokens, and their messages. Each that is long
+# enough contains "SECRET"; no message does.
 WRONG = {
     "key": [
         (32, "key is int: expected 32 bytes, or 64 hexadecimal digits"),
@@ -142,7 +142,7 @@ def refused(call, words):
     shown, error = str(caught.value), caught.value
     is_type = " is " in shown and "empty" not in shown
     assert isinstance(error, haulway.ArgumentTypeError) == is_type
-    while error is not None:  # Nor in what is shown as its cause.
+    while error is not None:  # The exception's causes must not show it, either.
         assert "SECRET" not in str(error)
         error = error.__cause__ or (
             None if error.__suppress_context__ else error.__context__)
@@ -291,7 +291,7 @@ def test_an_empty_variable_is_one_that_is_not_set(files, monkeypatch):
     refused(lambda: haulway.load(FILE, "numpy"), "^HAULWAY_LOAD_KEY: expected")
 
 
-# The command: a name that is empty is a variable of a script that is not set.
+# The command: an empty name comes from an unset variable of a script.
 @pytest.mark.parametrize("option", ["--keyfile", "--passphrase-file",
                                     "--key-env"])
 def test_the_command_refuses_an_empty_name(option, run, files):
@@ -309,7 +309,7 @@ def test_the_command_refuses_an_empty_name(option, run, files):
     (b"\n", "--passphrase-file", "passphrase is empty"),
     (b"k" * 70_000, "--keyfile", "too long"),
     (b"k" * 70_000, "--passphrase-file", "too long"),
-    (None, "--keyfile", "too long"),  # A device that never ends.
+    (None, "--keyfile", "too long"),  # A device without an end.
 ])
 def test_the_command_checks_files_with_secrets(content, option, words, run,
                                                files):

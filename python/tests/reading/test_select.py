@@ -1,4 +1,5 @@
-"""Names and parts: the library's choice against Python's and NumPy's."""
+"""Names and parts: the library's selection compared with Python's and
+NumPy's."""
 
 import fnmatch
 import json

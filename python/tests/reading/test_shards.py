@@ -1,4 +1,4 @@
-"""Folders, lists and indexes of shards of every format: one checkpoint."""
+"""Folders, lists and indexes of shards of every format form one checkpoint."""
 
 import io
 import json
@@ -66,7 +66,7 @@ def write_model(kind, folder):
 
 @pytest.fixture(params=list(KINDS))
 def model(request, tmp_path):
-    """(what opens it, how the call is told of its key)."""
+    """Returns (argument to open, option for the key)."""
     index = write_model(request.param, tmp_path)
     key = {"key": KEY} if request.param == "tensorizer" else {}
     return tmp_path, index, key
@@ -222,7 +222,7 @@ def test_an_index_of_torch_shards_that_lies(tmp_path):
 
 
 def test_folders_in_two_places_load_into_shared_memory(tmp_path):
-    """Files of one name in two folders are two files."""
+    """Files with the same name in two folders are two files."""
     folders = [tmp_path / "x", tmp_path / "y"]
     for i, folder in enumerate(folders):
         folder.mkdir()

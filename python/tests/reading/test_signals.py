@@ -1,4 +1,5 @@
-"""Ctrl-C ends what is long, and a program may end while threads are within."""
+"""Ctrl-C ends long calls, and a program may exit while threads are inside
+calls."""
 
 import select
 import signal
@@ -14,7 +15,7 @@ import haulway
 
 MIB = 1 << 20
 
-# A checkpoint of many storages whose file takes 5 ms for each MiB.
+# A checkpoint of many storages whose file takes 5 ms per MiB.
 HEAD = """
 import io, os, signal, sys, threading, time
 import numpy as np
@@ -68,7 +69,7 @@ CALLS = {
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory):
-    """1 GiB of zeros, which take no room."""
+    """A sparse file with 1 GiB of zeros."""
     path = tmp_path_factory.mktemp("big") / "x.safetensors"
     header = "{" + ",".join(
         f'"t{i}":{{"dtype":"F32","shape":[4194304],"data_offsets":'
@@ -83,7 +84,7 @@ def big(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def zipped(tmp_path_factory):
-    """The same as torch writes it, with checksums to verify."""
+    """The same written by torch, with checksums to verify."""
     path = tmp_path_factory.mktemp("zipped") / "x.pt"
     zeros = torch.zeros(64 * MIB)
     torch.save({"w": zeros}, path)
@@ -91,7 +92,8 @@ def zipped(tmp_path_factory):
 
 
 def seconds_to_interrupt(code, path):
-    """From SIGINT to what the program says of it, while a call is at work."""
+    """Returns the seconds from SIGINT, sent during a call, to the program's
+    report."""
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
@@ -114,7 +116,8 @@ def seconds_to_interrupt(code, path):
 
 
 def head_of(call, elements):
-    """What a program has before its call; BIG has four tensors to save."""
+    """Returns the code before a program's call; BIG has four tensors to
+    save."""
     return HEAD + f"""
 BIG = {{f"t{{i}}": np.zeros({elements}, np.float32) for i in range(4)}} \
     if {call == "save"} else None
@@ -135,8 +138,8 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
 os._exit(0)
 """
-    # 0.3 s are promised where nothing else wants the machine. To free what was
-    # reserved for 4 GiB takes a file system most of that.
+    # The promise is 0.3 s on an idle machine. Freeing the 4 GiB of reserved
+    # space takes a file system most of that.
     took = []
     while len(took) < 8 and min(took, default=1) > 0.3:
         took.append(seconds_to_interrupt(code, path))
@@ -185,9 +188,10 @@ time.sleep(0.3)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# Threads that run Python far within calls: files, functions and finalizers are
-# Python's, and every allocation collects garbage. The tensors are NumPy's:
-# torch's own destructors do not bear that Python ends, with Haulway or without.
+# Threads that run Python code deep within calls: files, functions and
+# finalizers are in Python, and every allocation collects garbage. The tensors
+# are NumPy's: torch's own destructors fail while Python is finalizing, with
+# Haulway or without.
 BUSY = HEAD.replace("import torch\n", "") + """
 import gc, random, weakref
 

@@ -1,4 +1,4 @@
-"""Tensors of a file in the page cache: mapped, and yet as at the load."""
+"""Tensors in the page cache: mapped, but unchanged since the load."""
 
 import gc
 import os
@@ -54,7 +54,7 @@ def snapshot(path, framework="torch", **options):
     except NotImplementedError as error:
         pytest.skip(str(error))
     if stats["io"] != "snapshot":
-        # Payloads of Tensorizer files may lie at any offset.
+        # Payloads of Tensorizer files may start at any offset.
         assert path.suffix == ".tensors"
         assert stats["reason"] == "nothing of it is handed out as it is"
     return loaded
@@ -109,7 +109,7 @@ def test_auto_chooses_it_where_it_can(path, verify):
     stats = {}
     loaded = haulway.load(path, "torch", verify=verify, stats=stats)
     if path.suffix == ".tensors" and stats["io"] != "snapshot":
-        return  # Payloads lie at odd offsets.
+        return  # Payloads start at odd offsets.
     if stats["file_system"] not in ("ext4", "xfs", "btrfs", "tmpfs"):
         return
     assert stats["io"] == "snapshot", stats["reason"]
@@ -168,7 +168,7 @@ def test_nobody_waits_when_all_are_gone(safetensors):
     loaded = snapshot(safetensors)
     del loaded
     gc.collect()
-    # Would fail with EWOULDBLOCK.
+    # A lease would make this fail with EWOULDBLOCK.
     os.close(os.open(safetensors, os.O_WRONLY | os.O_NONBLOCK))
 
 
@@ -185,7 +185,7 @@ def test_iterate_gives_snapshots(safetensors):
 
 
 def test_writers_of_training_lose_nothing(safetensors):
-    """Threads add to tensors while the file is written anew."""
+    """Threads modify tensors while the file is rewritten."""
     loaded = snapshot(safetensors)
     counts = dict.fromkeys(loaded, 0)
     stop = threading.Event()
@@ -213,7 +213,7 @@ def test_writers_of_training_lose_nothing(safetensors):
         assert torch.equal(loaded[name], tensor)
 
 
-# As many signals as may wait do: another of that kind cannot be sent.
+# With "signals", no further signal can be queued.
 @pytest.mark.parametrize("limit", ["", "signals"])
 def test_a_child_has_the_tensors_too(safetensors, limit):
     script = """

@@ -1,6 +1,6 @@
-"""Snapshots in programs that gave up rights after the load.
+"""Snapshots in programs that dropped rights after the load.
 
-What was possible at the load need not be when the file is overwritten: no
+What was possible at the load may be impossible when the file is overwritten: no
 write may be lost and no value may change.
 """
 
@@ -16,8 +16,8 @@ import pytest
 
 import haulway
 
-# The program: loads, gives up rights, adds to each array on a thread of its
-# own until the file has been overwritten, and compares.
+# The program: loads, drops rights, modifies each array on a thread of its own
+# until the file has been overwritten, and compares.
 PROGRAM = """
 import ctypes, json, os, platform, resource, struct, sys
 import threading, time
@@ -155,7 +155,7 @@ WAYS = [
 @pytest.fixture
 def folder():
     rng = np.random.default_rng(3)
-    # Not below pytest's folder, which nobody else may enter.
+    # Not below pytest's folder, which other users cannot enter.
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         for i in range(2):
@@ -186,6 +186,7 @@ def test_no_write_is_lost(folder, way):
             os.truncate(file, 100)
         output, errors = program.communicate("overwritten\n", timeout=60)
     assert (program.returncode, output) == (0, "right\n"), errors
-    # It was put to the test, where there are leases and threads can be stopped.
+    # A snapshot must have been used on file systems with leases, if threads can
+    # be stopped.
     if stats["file_system"] in ("ext4", "xfs", "btrfs", "tmpfs"):
         assert stats["io"] == "snapshot" or "stopped" in stats["reason"]

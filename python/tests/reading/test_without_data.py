@@ -32,8 +32,8 @@ def made():
 
 
 def fakes_have_their_size():
-    """Whether fake storages count bytes, where 2.10 and before count elements
-    by four."""
+    """Returns whether fake storages count bytes; torch up to 2.10 counts
+    elements of four bytes."""
     out = io.BytesIO()
     torch.save(torch.ones(6), out)
     out.seek(0)
@@ -88,7 +88,7 @@ def test_what_is_made_is_what_torch_makes(container, options, context, tmp_path)
     path = tmp_path / "model.pt"
     saved = made()
     if context is FakeTensorMode:
-        del saved["csr"]  # PyTorch has no fake ones.
+        del saved["csr"]  # PyTorch has no fake tensors of this layout.
     if not loads_sparse_without_data(context):
         for name in {"sparse", "csr"} & saved.keys():
             del saved[name]
@@ -103,11 +103,12 @@ def test_what_is_made_is_what_torch_makes(container, options, context, tmp_path)
     theirs = outcome(torch.load, path, context, arguments)
     ours = outcome(haulway.torch.load, path, context, arguments)
     if isinstance(theirs, str) and "called within a torch.serialization" in theirs:
-        assert ours.keys() == saved.keys()  # Torch 2.6 does not load so.
+        # Torch 2.6 does not load in this mode.
+        assert ours.keys() == saved.keys()
         return
     if not isinstance(theirs, str):
         for name, told in theirs.items():
-            # Releases before 2.13 do not note everywhere where data lie.
+            # Releases before 2.13 do not always record where data are.
             if isinstance(saved[name], torch.Tensor) and told[-1] is None:
                 ours[name][-1] = None
     assert ours == theirs
@@ -120,8 +121,8 @@ def test_what_is_made_is_what_torch_makes(container, options, context, tmp_path)
 def test_no_data_is_read(context, tmp_path):
     path = tmp_path / "model.pt"
     torch.save({"w": torch.full((1000,), 7.0)}, path)
-    # With its bytes damaged the file would fail as soon as they were read
-    # and checked; the index of it is whole.
+    # With damaged bytes the file would fail as soon as they were read and
+    # checked; its index is intact.
     data = bytearray(path.read_bytes())
     at = data.find(torch.full((4,), 7.0).numpy().tobytes())
     data[at + 80 : at + 84] = b"\1\2\3\4"

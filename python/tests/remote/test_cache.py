@@ -1,4 +1,4 @@
-"""cache_dir: what was read of URLs is kept for the next one."""
+"""cache_dir: bytes read from URLs are kept for later reads."""
 
 import hashlib
 import os
@@ -89,7 +89,7 @@ def test_a_new_version_is_read_and_takes_the_place_of_the_old(
 
 
 def test_what_rots_is_fetched_again(nginx, model, tensors, cache):
-    """Bytes that change, marks without bytes, and files that are cut."""
+    """Changed bytes, marks without bytes, and truncated files."""
     url = nginx.put("m.safetensors", model)
     same_tensors(haulway.load(url, cache_dir=cache), tensors)
     (kept,) = cache.iterdir()
@@ -133,13 +133,13 @@ def test_the_folder_holds_no_more_than_it_may(nginx, tensors, cache):
             found = haulway.load(url, cache_dir=cache, cache_size="16MiB")
             assert int(found["w"].sum()) == number * 700_000
             assert kept_bytes(cache) <= 17 * MIB
-    # The last ones are those that stay.
+    # The most recent entries stay.
     nginx.requests()
     haulway.load(urls[-1], cache_dir=cache, cache_size="16MiB")
     assert len(nginx.requests()) == 1
     haulway.load(urls[0], cache_dir=cache, cache_size="16MiB")
     assert len(nginx.requests()) > 1
-    # What does not fit alone is read all the same.
+    # A file larger than the cache is still read.
     haulway.load(urls[2], cache_dir=cache, cache_size="2MiB")
     assert kept_bytes(cache) <= 3 * MIB
 
@@ -156,7 +156,7 @@ def test_two_urls_and_two_queries_are_two_objects(cache):
                 url = server.url(f"/model?{query}")
                 found = haulway.load(url, cache_dir=cache)
                 assert found["w"][-1] == float(query[-1])
-        # A signature makes no other object of it.
+        # A signature in the URL does not make another object.
         assert len(list(cache.iterdir())) == 2
         assert not any("abc" in one.name for one in cache.iterdir())
 
@@ -208,7 +208,7 @@ def digest_of(tensors):
 
 
 def test_processes_that_are_killed_leave_nothing_wrong(model, tensors, cache):
-    """SIGKILL at 12 moments of reading; each next one goes on."""
+    """SIGKILL at 12 moments of reading; each following process continues."""
     expected = digest_of(tensors)
     served = threading.Semaphore(0)
 
@@ -222,7 +222,8 @@ def test_processes_that_are_killed_leave_nothing_wrong(model, tensors, cache):
             process = loading(server.url(), cache,
                               env={**os.environ, "HAULWAY_LOAD_CONNECTIONS": "1"})
             for _ in range(1 + moment % 4):
-                while process.poll() is None:  # All may be there already.
+                # The file may already be complete.
+                while process.poll() is None:
                     if served.acquire(timeout=0.02):
                         break
             time.sleep(0.004 * moment)

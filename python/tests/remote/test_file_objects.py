@@ -1,4 +1,4 @@
-"""File objects are read by ranges where they can seek."""
+"""Seekable file objects are read by ranges."""
 
 import functools
 import gc
@@ -21,7 +21,7 @@ from haulway.tensorizer import TensorDeserializer
 
 
 class Counting(io.RawIOBase):
-    """A file object of no known kind, that counts what is read of it."""
+    """A file object of an unknown type that counts reads."""
 
     def __init__(self, data, position=0, most=None):
         self.data, self.at, self.most = data, position, most
@@ -54,7 +54,7 @@ class Counting(io.RawIOBase):
 
 
 class WithoutReadinto:
-    """The least that torch.load takes."""
+    """The minimum that torch.load accepts."""
 
     def __init__(self, data):
         self._file = io.BytesIO(data)
@@ -85,8 +85,8 @@ def test_opening_reads_kilobytes(data):
     file = Counting(data)
     with haulway.open(file, "torch") as checkpoint:
         assert len(checkpoint) == 8
-        # A zip archive is opened by reading its last 64 KiB, other formats by
-        # reading their first 256 KiB.
+        # Opening a zip archive reads its last 64 KiB; opening other formats
+        # reads their first 256 KiB.
         most = 300_000 if data[:4] != b"PK\3\4" else 100_000
         assert file.read_bytes < most
         assert torch.equal(checkpoint["layer.3"], TENSORS["layer.3"])
@@ -255,7 +255,7 @@ def test_what_passes_is_tried_again(tmp_path):
     stats = {}
     probe = Counting(path.read_bytes())
     haulway.open(probe)
-    # While it is opened, and while it is read.
+    # Failures during opening and during reading.
     for after in (0, probe.calls - 1, probe.calls):
         file = Failing(path.read_bytes(), TimeoutError("late"), after, times=2)
         assert haulway.load(file, "torch", stats=stats)["a"].sum() == 0

@@ -1,4 +1,4 @@
-"""Bringing a file from a URL: whole or not at all, gone on with, and checked."""
+"""Downloading a file: complete or not at all, resumable, and verified."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_get_goes_on_where_it_was_stopped(tmp_path, run, command):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert not out.exists()
-        # Stopped in order, so that what came is noted.
+        # A regular stop, so that received blocks are recorded.
         child.send_signal(signal.SIGINT)
         assert child.wait(timeout=10) == 130
         assert state.exists()
@@ -89,14 +89,14 @@ def test_get_goes_on_where_it_was_killed(tmp_path, run, command):
         child.wait(timeout=10)
         gate.set()
         told = json.loads(run("get", server.url(), out, "--json").stdout)
-    # All blocks that came had been noted, but for the last.
+    # All received blocks had been recorded, except the last.
     assert told["resumed_bytes"] >= 64 << 20
     assert out.read_bytes() == data
     assert os.listdir(tmp_path) == [out.name]
 
 
 def test_a_killed_get_keeps_what_had_arrived(tmp_path, run, command):
-    """Of requests that were not answered to their end, too."""
+    """Includes parts of requests that were not completed."""
     data = os.urandom(40 << 20)
     gate = threading.Event()
     served = []
@@ -118,7 +118,7 @@ def test_a_killed_get_keeps_what_had_arrived(tmp_path, run, command):
         child = subprocess.Popen([command, "get", server.url(), str(out),
                                   "--connections", "4"])
         deadline = time.monotonic() + 30
-        # Seven grains of 128 KiB of each request.
+        # Seven blocks of 128 KiB of each request.
         while not state.exists() or state.read_bytes().count(b"w") < 4 * 7:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -220,7 +220,7 @@ def test_get_checks_what_is_encrypted_with_its_key(tmp_path, run):
 
 def test_get_checks_as_it_is_told(nginx, tmp_path, run):
     torch.save({"w": torch.ones(3)}, tmp_path / "x.pt")
-    # Nothing that Haulway writes has bytes behind it; PyTorch takes them.
+    # No file of Haulway has trailing bytes; PyTorch accepts them.
     url = nginx.put("x.pt", (tmp_path / "x.pt").read_bytes() + b"more")
     out = tmp_path / "o" / "x.pt"
     out.parent.mkdir()

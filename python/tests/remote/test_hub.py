@@ -1,4 +1,4 @@
-"""hf:// names: what the hub's library keeps, and a server that plays the hub."""
+"""hf:// names: the hub library's cache, and a server that acts as the hub."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ same = functools.partial(same_tensors, expected=TENSORS)
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch, tmp_path):
-    """The home of the hub's library, which is empty."""
+    """Sets an empty home folder for the hub's library."""
     for name in list(os.environ):
         if name.startswith(("HF_", "HUGGING")):
             monkeypatch.delenv(name)
@@ -29,7 +29,7 @@ def home(monkeypatch, tmp_path):
 
 
 def keep(home, name, path, data, commit=COMMIT, revision="main"):
-    """As the hub's library keeps a file."""
+    """Stores a file as the hub's library does."""
     folder = home / "hub" / name
     blob = folder / "blobs" / f"{abs(hash((path, commit))):x}"
     link = folder / "snapshots" / commit / path
@@ -41,7 +41,8 @@ def keep(home, name, path, data, commit=COMMIT, revision="main"):
 
 
 class Hub:
-    """Redirects to another server, which knows nobody; an id of the commit."""
+    """Redirects to another server that needs no credentials; sends the commit's
+    id."""
 
     def __init__(self, files, private=None):
         self.files = files
@@ -92,7 +93,7 @@ def test_what_the_library_keeps_is_read_and_nothing_asked(home):
     ):
         same(haulway.load(name))
     before = sorted(home.rglob("*"))
-    with pytest.raises(haulway.Error):  # Nobody answers.
+    with pytest.raises(haulway.Error):  # No server answers.
         haulway.load("hf://org/name@v1.0/model.safetensors")
     assert sorted(home.rglob("*")) == before
 

@@ -1,4 +1,4 @@
-"""Each failure of a server, as the exception, the code and the exit that
+"""Each failure of a server gives the exception, the code and the exit code that
 docs/errors.md promises. Servers are real: nginx, moto and Redis."""
 
 import contextlib
@@ -34,7 +34,8 @@ SECRET = "s3cret"
 
 @pytest.fixture
 def check(command, tmp_path, monkeypatch):
-    """Opens a URL by Python and by the command; both must fail as they should."""
+    """Opens a URL from Python and by the command; both must fail as
+    expected."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "REDIS_", "SSL_CERT_", "CURL_")):
             monkeypatch.delenv(name)
@@ -90,7 +91,7 @@ def test_proxies(check):
         with FaultServer(lambda r: r.answer(status)) as proxy:  # noqa: B023
             address = f"http://127.0.0.1:{proxy.port}"
             check("kPermissionDenied", "http://model.example/m", proxy=address)
-            # Here the proxy is asked for a tunnel first.
+            # Here the proxy is first asked for a tunnel.
             said = check("kPermissionDenied", "https://model.example/m",
                          proxy=address)
             assert "proxy" in said
@@ -119,7 +120,7 @@ def test_s3(check, monkeypatch, run, tmp_path):
         (tmp_path / "f").write_bytes(b"x")
         run("put", "f", "s3://bkt/f")
         run("put", "f", "s3://bkt/f", "--no-clobber", code=2)
-    # Such a moto knows who asks, and nobody here.
+    # This moto checks credentials, and there are none.
     monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "0")
     with moto_server() as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
@@ -136,7 +137,7 @@ def test_s3_sessions_and_services(check, monkeypatch, tmp_path):
     with FaultServer(ended) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
         check("kPermissionDenied", "s3://bkt/m")
-        # The same of who gives credentials for a token.
+        # The same for a server that issues credentials for a token.
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         token = tmp_path / "token"
         token.write_text(SECRET)
@@ -173,7 +174,8 @@ def test_redis_over_tls(check, tmp_path):
     port = free_port()
     options = ["--tls-port", str(port), "--tls-cert-file", str(crt),
                "--tls-key-file", str(key), "--tls-ca-cert-file", str(crt),
-               # Later ones tell it behind the handshake, perhaps too late.
+               # Later TLS versions report it after the handshake, perhaps too
+               # late.
                "--tls-protocols", "TLSv1.2"]
     url = f"rediss://127.0.0.1:{port}/m"
     with redis_server(tmp_path, *options, port=0):
@@ -181,12 +183,12 @@ def test_redis_over_tls(check, tmp_path):
                                             ssl_ca_certs=str(crt),
                                             ssl_certfile=str(crt),
                                             ssl_keyfile=str(key))) as client:
-            while True:  # Until it is there.
+            while True:  # Until the server has started.
                 with contextlib.suppress(redis.ConnectionError):
                     client.ping()
                     break
         assert "does not verify" in check("certificate", url)
-        # The server does not know who issued this certificate.
+        # The server does not know this certificate's issuer.
         (tmp_path / "other").mkdir()
         mine = tmp_path / "mine.pem"
         mine.write_bytes(b"".join(
@@ -197,7 +199,8 @@ def test_redis_over_tls(check, tmp_path):
 
 
 def test_a_refusal_is_no_damage(command, nginx, tmp_path):
-    """verify and scan say that they could not look, not that a file is wrong."""
+    """verify and scan report that they could not read the file, not a fault of
+    the file."""
     for verb in ("verify", "scan"):
         done = subprocess.run([command, verb, nginx.url("forbidden")],
                               capture_output=True, text=True)

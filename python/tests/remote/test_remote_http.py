@@ -1,5 +1,5 @@
 """Checkpoints behind http and https URLs: from a real nginx, and from a server
-that does what it should not. The numbers R1 to R34 are those of docs/remote.md."""
+that misbehaves. The numbers R1 to R34 are those of docs/remote.md."""
 
 import gzip
 import json
@@ -76,10 +76,10 @@ def test_a_pt_opens_in_three_requests(nginx, tmp_path, count, monkeypatch):
     loaded = haulway.load(url, stats=stats)
     assert loaded[last].tolist() == [count - 1] * 16
     found = nginx.requests()
-    # Merged: far fewer than there are tensors, and counted.
+    # Merged: far fewer requests than tensors, and counted.
     assert len(found) <= 8
     assert stats["requests"] == len(found)
-    # What fits into the first answer is not read again.
+    # Bytes in the first response are not read again.
     assert stats["read_bytes"] >= stats["tensor_bytes"] or count == 10
     assert all(line.startswith("GET ") and " 206 bytes=" in line
                and "," not in line and "bytes=-" not in line
@@ -137,7 +137,7 @@ def test_tensors_are_verified_many_at_once(tmp_path, options):
     key = {"key": options["key"]} if "key" in options else {}
     data = bytearray(path.read_bytes())
     with FaultServer(lambda request: request.serve(data)) as server:
-        # 16 MiB, of which each thread that waits has two requests.
+        # 16 MiB, of which each waiting thread has two requests.
         report = haulway.verify(server.url(), **key)
         assert report.ok
         assert report.checked_bytes > 256 << 16
@@ -220,7 +220,7 @@ def test_empty_files_are_said_to_be_empty(nginx):
         with FaultServer(answer) as server:
             with pytest.raises(haulway.TruncatedError, match="file is empty"):
                 haulway.open(server.url())
-            # Without a length another request tells that it is none.
+            # Without a length, another request finds that the file is empty.
             assert len(server.requests) == 1 + (not headers)
 
 
@@ -357,7 +357,7 @@ def test_lies_are_seen_through(model, lie, from_request):
 
     with FaultServer(handler) as server:
         with pytest.raises(error, match=text):
-            # No word of a stall: on a busy machine an answer is late.
+            # Says nothing about a stall: on a busy machine a response is late.
             haulway.load(server.url(), connections=1, threads=1, retries=3)
         assert len(server.requests) == from_request + 1
 
@@ -388,7 +388,7 @@ def test_what_passes_is_tried_again(model, tensors, fault):
     with FaultServer(handler) as server:
         stats = {}
         same_tensors(haulway.load(server.url(), stats=stats, **QUICK), tensors)
-        # One that ends an idle connection costs nothing (R25).
+        # A closed idle connection costs no retry (R25).
         assert stats["retries"] >= 1 or fault in ("reset", "close")
 
 
@@ -494,7 +494,7 @@ def test_redirects(model, tensors):
                     == "Bearer secret")
             for request in other.requests:
                 assert "secret" not in str(request.headers)
-            # Where it led is remembered.
+            # The target of the redirect is remembered.
             assert len(server.requests) == 1
             with pytest.raises(haulway.LimitError, match="more than 10"):
                 haulway.load(server.url("/loop"))
@@ -681,7 +681,8 @@ def test_a_folder_is_opened_without_being_listed(nginx, model, tensors, run):
     nginx.put("shards/model.safetensors.index.json", json.dumps(index).encode())
     same_tensors(haulway.load(nginx.url("shards/")), tensors)
     (nginx.root / "none").mkdir()
-    with pytest.raises(haulway.PermissionDeniedError,  # nginx lists nothing.
+    # nginx does not list the folder.
+    with pytest.raises(haulway.PermissionDeniedError,
                        match="answers 403.*a folder with one of model.safe"):
         haulway.open(nginx.url("none/"))
     with pytest.raises(haulway.NotFoundError, match="has none of model.safe"):

@@ -1,4 +1,4 @@
-"""Ctrl-C ends whatever waits for a server that says nothing, within a second."""
+"""Ctrl-C ends every wait for a silent server within a second."""
 
 import os
 import signal
@@ -15,11 +15,11 @@ import haulway
 from http_server import FaultServer
 from remote_servers import ScriptedServer, store
 
-# Seconds: tests share their machine. Without an interrupt each waits for 10 s
-# and more.
+# Seconds: tests share their machine. Without an interrupt each call waits for
+# 10 s and more.
 SOON = 8
 KEYBOARD_INTERRUPT = 7
-# A call, without the end of the interpreter.
+# A call, without finalizing the interpreter.
 PROGRAM = """
 import os, sys, torch, haulway
 url, file = sys.argv[1:]
@@ -44,8 +44,8 @@ def environment(tmp_path):
 
 @pytest.fixture
 def interrupted(environment):
-    """Runs a program until `waiting` says so, and interrupts it. It must end
-    soon, by the exit code: within a second where nothing else runs."""
+    """Runs a program until `waiting` returns true, and interrupts it. It must
+    end soon with the exit code: within a second on an idle machine."""
 
     def interrupted(words, waiting, code, **variables):
         child = subprocess.Popen(
@@ -74,7 +74,7 @@ def interrupted(environment):
 
 
 class Silent:
-    """A port that takes connections and never answers."""
+    """A port that accepts connections and never responds."""
 
     def __init__(self):
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=16)
@@ -190,8 +190,8 @@ def test_calls_whose_server_stops_in_the_middle(
 
 
 def object_store(silent_at):
-    """A store that says nothing any more from the request that `silent_at`
-    takes on; (the server's function, whether it has come to that)."""
+    """Returns the function of an object store that stops responding at the
+    request that `silent_at` matches, and an Event that is set from then on."""
     reached = threading.Event()
 
     def answer(head, body):
@@ -234,7 +234,7 @@ def test_uploads(command, interrupted, tmp_path, when, how):
 
 
 def test_an_upload_that_is_interrupted_is_ended(command, interrupted, tmp_path):
-    """Where the store still answers to that."""
+    """The store still responds to the abort request."""
     (tmp_path / "f").write_bytes(bytes(20 << 20))
     reached, heads = threading.Event(), []
 
@@ -254,7 +254,7 @@ def test_an_upload_that_is_interrupted_is_ended(command, interrupted, tmp_path):
 
 
 def redis_that_stops(commands):
-    """Answers so many commands of a writer, and then nothing."""
+    """Answers a number of commands of a writer, and then nothing."""
     reached = threading.Event()
     left = [commands]
 
@@ -291,7 +291,7 @@ def test_a_credential_process(command, interrupted, tmp_path):
     interrupted([command, "ls", "s3://bkt/k"],
                 lambda: mark.exists() and mark.read_text(), 130,
                 AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    with pytest.raises(ProcessLookupError):  # It does not go on alone.
+    with pytest.raises(ProcessLookupError):  # The child process has ended, too.
         os.kill(int(mark.read_text()), 0)
 
 
@@ -317,7 +317,7 @@ def test_a_resolver_that_says_nothing(command, interrupted, tmp_path):
                     return b""
 
             while asked():
-                pass  # Questions of the command before.
+                pass  # Reads the questions of the previous command.
             interrupted(["unshare", "--map-root-user", "--mount", "sh", "-c",
                          script, command, "ls", f"{scheme}://model.example/m"],
                         asked, 130)

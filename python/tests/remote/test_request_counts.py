@@ -1,4 +1,4 @@
-"""How many requests calls make of a server, and what they say of them."""
+"""The number of requests that calls send to a server, and their statistics."""
 
 import json
 
@@ -14,8 +14,7 @@ SMALL = [f"small.{i}" for i in range(8)]
 
 @pytest.fixture(scope="module")
 def holes(tmp_path_factory):
-    """A file of small tensors, with 100 KiB between any two, far from both
-    ends."""
+    """A file of small tensors, with gaps of 100 KiB, far from both ends."""
     path = tmp_path_factory.mktemp("holes") / "x.npz"
     state = {"first": numpy.zeros(1 << 20, numpy.uint8)}
     for i, name in enumerate(SMALL):
@@ -76,7 +75,7 @@ def test_statistics_include_opening(server, run):
 
 @pytest.mark.parametrize("kib", [1, 600, 1500, 3000])
 def test_a_small_pt_is_listed_in_three_requests(tmp_path, run, kib, monkeypatch):
-    # It has every computed offset compared with what the file says.
+    # Debugging compares every computed offset with the file.
     monkeypatch.delenv("HAULWAY_SERIALIZATION_DEBUG", raising=False)
     state = {f"layer.{i}.weight": torch.zeros(kib * 32) for i in range(8)}
     torch.save(state, tmp_path / "x.pt")

@@ -1,4 +1,4 @@
-"""s3:// names that end in a slash, as the folders of the file system are."""
+"""s3:// names that end in a slash behave like folders of the file system."""
 
 import json
 import urllib.parse
@@ -25,7 +25,7 @@ def who_asks(monkeypatch, endpoint):
 
 @pytest.fixture
 def model(bucket, tmp_path):
-    """A model of two shards below "m/", beside what else may be there."""
+    """A model of two shards below "m/", beside other files."""
     paths = {}
     for name, tensor in TENSORS.items():
         paths[name] = f"{name}.safetensors"
@@ -132,8 +132,8 @@ MORE = ("<IsTruncated>true</IsTruncated>"
 
 
 def listing(*pages):
-    """A store whose lists of keys are these, the last one again and again;
-    and what it was asked."""
+    """Returns a store with these pages of keys, the last one repeated, and the
+    requests it got."""
     asked = []
 
     def answer(head, body):
@@ -159,7 +159,7 @@ def listed(monkeypatch):
 
 
 def test_thousands_of_keys_come_by_pages(listed):
-    """2,500, as "encoding-type=url" has them."""
+    """2,500 keys, encoded by "encoding-type=url"."""
     keys = [f"m/{i:04} ü<&>" for i in range(2500)]
     pages = [page(map(urllib.parse.quote_plus, keys[i:i + 1000]),
                   "<EncodingType>url</EncodingType>" + MORE.format(i))

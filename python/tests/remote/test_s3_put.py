@@ -1,4 +1,4 @@
-"""Files brought to an S3 by the command, against moto's server."""
+"""Uploads to S3 by the command, with moto's server."""
 
 import json
 import os

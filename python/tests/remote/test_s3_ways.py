@@ -1,5 +1,5 @@
-"""How S3 is reached: addresses, credentials that end, nobody's requests, uploads
-that are killed; and certificates of whoever asks. R-numbers: docs/s3.md."""
+"""Access to S3: addresses, expiring credentials, anonymous requests, killed
+uploads, and client certificates. The R-numbers are those of docs/s3.md."""
 
 import datetime
 import functools
@@ -31,7 +31,7 @@ same = functools.partial(same_tensors, expected=TENSORS)
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch, tmp_path):
-    """No credentials, files or settings of this machine."""
+    """Removes all credentials, files and settings of this machine."""
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
@@ -46,7 +46,8 @@ def keys(monkeypatch):
 
 
 def tls_of(folder):
-    """(authority, context) of a server whose certificate is made there."""
+    """Returns (authority, context) of a server whose certificate is made
+    there."""
     make_certificates(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
@@ -295,7 +296,8 @@ def test_certificates_of_clients_stay_with_their_host(tmp_path):
 
 
 def make_expired_certificate(folder):
-    """(certificate, key) of localhost, by itself, of the year 2020."""
+    """Returns (certificate, key) of localhost, self-signed, from the year
+    2020."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     made = (

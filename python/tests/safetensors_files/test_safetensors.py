@@ -1,4 +1,4 @@
-"""Safetensors files, against the safetensors package."""
+"""Safetensors files, compared with the safetensors package."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def bits(tensor):
 
 
 def sample(dtype, shape=(3, 4)):
-    """A tensor of that type with every kind of bit pattern."""
+    """Returns a tensor of the dtype with every kind of bit pattern."""
     count = torch.empty(shape, dtype=dtype).numel() * dtype.itemsize
     noise = numpy.random.default_rng(7).integers(0, 256, count, numpy.uint8)
     if dtype == torch.bool:
@@ -94,7 +94,7 @@ def test_the_table_of_verdicts_is_true(data, reference, strict, lenient):
             opened.keys()
         assert strict == "ok"
     except haulway.Error as error:
-        # What is no header at all is of no known format.
+        # A file without any header has no known format.
         assert strict in (error.code, "kTruncated", "kCorrupt", "kLimit")
         assert strict != "ok"
         return
@@ -242,7 +242,7 @@ def test_types_of_less_than_a_byte():
     assert (described["f6"].dtype, described["f6"].shape) == (
         "F6_E2M3X4", (2,),
     )
-    # Two values in an item that reaches over the end of a row.
+    # Two values in an item that crosses the end of a row.
     assert described["odd"].shape == (1,)
     with haulway.open(data, framework="torch") as opened:
         assert opened["f4"].dtype == torch.float4_e2m1fn_x2

@@ -1,5 +1,5 @@
-"""Files and slices made by chance, and those that once told the package and
-haulway.safetensors apart."""
+"""Random files and slices, and those for which the package and
+haulway.safetensors once differed."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def test_files_made_by_chance_are_refused_for_every_reason():
         data = safetensors_chance.file_of(seed)
         code, why = said(safetensors.deserialize, data)
         if code != "ok":
-            # Without names, numbers and places.
+            # Remove names, numbers and positions.
             why = re.sub(r"`[^`]*`|\d+|\".*\"", "", why, flags=re.DOTALL)
             words.add(why.split(", expected")[0])
     assert len(words) >= 35, words

@@ -1,4 +1,5 @@
-"""haulway.safetensors against the safetensors package, on the same files."""
+"""haulway.safetensors compared with the safetensors package on the same
+files."""
 
 import importlib.util
 import json
@@ -27,7 +28,7 @@ THEIRS = safetensors
 
 
 def said(function, *arguments, **named):
-    """What a call returns, or the name and text of what it raises."""
+    """Returns the result of a call, or the name and text of its exception."""
     try:
         return "ok", function(*arguments, **named)
     except Exception as error:
@@ -36,12 +37,12 @@ def said(function, *arguments, **named):
 
 def listing(module, path):
     with module.safe_open(path, "np") as file:
-        # The package orders empty tensors at one offset by chance.
+        # The package orders empty tensors at one offset at random.
         return file.keys(), sorted(file.offset_keys()), file.metadata()
 
 
-# The package takes one of several faults by chance; no tensor of ours can
-# have a dimension of 2^63.
+# The package reports one of several faults at random; our tensors cannot have a
+# dimension of 2^63.
 ODD = {"overlap, equal", "ten tensors over one range", "shape [0, 2^63, 4]"}
 
 
@@ -214,7 +215,7 @@ def test_every_backend_reads(model, backend):
     try:
         loaded = ours.torch.load_file(model, backend=backend)
     except ours.SafetensorError as error:
-        # A container may be refused it.
+        # A container may not allow it.
         assert backend == "uring" and "cannot set up io_uring" in str(error)
         return
     same(loaded, THEIRS.torch.load_file(model))
@@ -262,7 +263,8 @@ def test_wrong_arguments_are_refused_in_the_packages_words(model, arguments):
     found = said(ours.safe_open, *arguments)
     expected = said(THEIRS.safe_open, *arguments)
     assert found[0] == expected[0]
-    if found[0] != "TypeError":  # Those are of the binding.
+    # Argument errors of the binding are not compared.
+    if found[0] != "TypeError":
         assert found[1] == expected[1]
 
 
@@ -318,7 +320,7 @@ def test_what_cannot_be_saved_is_refused_in_the_packages_words(tmp_path):
                 said(getattr(module.torch, call), tensors, *extra)
                 for module in (ours, THEIRS)
             )
-            # The order of several names is by chance.
+            # The order of several names is random.
             assert (found[0], sorted(found[1])) == (
                 expected[0], sorted(expected[1])
             )
@@ -443,7 +445,7 @@ def test_plans_are_read_once(tmp_path):
             assert file.get_slice("w1")[..., 0:2] is columns
             assert file.get_slice("w1")[0:1] is row
             assert file.get_tensor("w2") is file.get_slice("w2")[:]
-            # What is not in the plan is read as ever.
+            # Tensors outside the plan are read as usual.
             assert torch.equal(file.get_slice("w0")[1], tensors["w0"][1])
             path.rename(tmp_path / "away")
             file.prefetch(["w3"])
@@ -490,7 +492,7 @@ def test_equal_indices_are_one_of_a_plan(tmp_path, framework, backend):
     ("pt", "mmap"), ("pt", "pread"), ("np", "mmap"),
 ])
 def test_a_plan_leaves_indices_what_they_mean(model, framework, backend, index):
-    """Also of a tensor that is planned as a whole, and of equal parts."""
+    """Also for tensors planned as a whole, and for equal parts."""
 
     def use(plan):
         with ours.safe_open(model, framework, backend=backend) as file:
@@ -601,7 +603,7 @@ def test_small_reads_are_memory_of_their_own(model):
 
 
 def test_what_is_overwritten_in_place_shows_in_views_alone(tmp_path):
-    """And what is written to any of them never reaches the file."""
+    """Writes to any of them never reach the file."""
     path = tmp_path / "x"
     old = torch.zeros(1 << 20)
     for framework, backend, follows in (

@@ -1,4 +1,4 @@
-"""What scan promises: whatever runs code in some reader is not SAFE."""
+"""scan's guarantee: a file that runs code in some reader is not SAFE."""
 
 import gzip
 import io
@@ -36,7 +36,7 @@ def ground():
 
 
 def written(report):
-    """The names of the first pickle, as they stand in the file."""
+    """Returns the names of the first pickle as written in the file."""
     return [found.written for found in report.pickles[0].globals] \
         if report.pickles else []
 
@@ -47,7 +47,7 @@ def is_part_in_order(part, whole):
 
 
 def disagreement(data):
-    """What an unpickler of Python looks up that scan does not list."""
+    """Returns the lookups of Python's unpicklers that scan does not list."""
     report = haulway.scan(data)
     ours = written(report)
     for unpickler in (scan_readers.LoggingC, scan_readers.LoggingPython):
@@ -69,7 +69,7 @@ def test_scan_lists_what_both_unpicklers_of_python_look_up():
 
 
 @pytest.mark.parametrize("data", [
-    # A frame of more bytes than there are, after which a name is empty.
+    # A frame longer than the stream, followed by an empty name.
     b"\x80\x05\x95\x1f\0\0\0\0\0\0\0(iQueue\n",
     b"\x80\x04\x95\x1f\0\0\0\0\0\0\0cQueue\n",
     b"\x80\x04\x95\x1f\0\0\0\0\0\0\0cQueue\nname",
@@ -90,7 +90,7 @@ def test_whatever_runs_code_is_not_safe(evil_files):
     assert safe == []
 
 
-# One of each kind: scripts/scan-campaign shows all.
+# One of each kind; scripts/scan-campaign tries all.
 LIVE = ("plain-p0", "plain-p4", "then-broken-p2", "zip-p2", "zip-case-p2",
         "zip-in-zip-p4", "npy-p3", "npz-p2", "tar-torch-p2", "legacy-1-p2",
         "legacy-4-p0", "zlib-p2", "inst", "memo", "import-only",
@@ -156,7 +156,8 @@ def test_numbers_are_not_taken_for_pickles():
             torch.save(torch.frombuffer(bytearray(data), dtype=torch.uint8), out)
             report = haulway.scan(out.getvalue())
             assert report.safe, report.reason
-            if first != 0x95:  # FRAME: what follows may leave the frame.
+            # FRAME: the following opcodes may leave the frame.
+            if first != 0x95:
                 assert haulway.scan(data).verdict != "UNSAFE", data
 
 
@@ -221,8 +222,8 @@ def test_a_distributed_checkpoint_is_safe(tmp_path):
 
 
 class Watched:
-    """Stands for builtins.getattr and notes when it is used otherwise than
-    Python 3.11.0 to 3.11.3 used it for enumerations."""
+    """Replaces builtins.getattr and records uses other than those of Python
+    3.11.0 to 3.11.3 for enumerations."""
 
     def __init__(self):
         self.misused = False
@@ -298,8 +299,8 @@ def test_programs_are_not_known_to_be_safe():
     assert report.verdict == "UNSAFE" and "expression" in report.reason
 
 
-# What other scanners were led past, and what it names. picklescan's and
-# fickling's advisories, and the tests of both.
+# Names that evaded other scanners, from the advisories and tests of picklescan
+# and fickling.
 BYPASSES = (
     ("builtins", "getattr"), ("builtins", "eval"), ("builtins", "exec"),
     ("builtins", "__import__"), ("builtins", "breakpoint"),
@@ -424,7 +425,7 @@ def test_an_unpickler_that_is_used_again_keeps_its_memo():
     assert report.safe, report.reason
 
 
-# Objects of NumPy, as every version and protocol of it writes them.
+# NumPy objects, as every version and protocol writes them.
 @pytest.mark.parametrize("protocol", range(6))
 def test_arrays_of_numpy_in_a_pickle_are_safe(protocol):
     kinds = ("?", "i1", "u2", "<i4", ">f8", "f2", "c16", "S5", "U7", "S0", "U0",
@@ -498,7 +499,7 @@ def test_arrays_of_other_classes_are_the_callers():
         data = pickle.dumps(value)
         assert haulway.scan(data).verdict == "UNSAFE"
         assert haulway.scan(data, allow=names).safe
-        # One that is not of NumPy says nothing of NumPy's.
+        # A tensor of another class proves nothing about NumPy's.
         assert haulway.scan(data, allow=["canary.ran"]).verdict == "UNSAFE"
 
 
@@ -509,7 +510,8 @@ def test_names_that_a_caller_allows_may_be_called_with_keywords():
 
 
 def verdict_of(module, name):
-    """Of a pickle that names something and does nothing with it."""
+    """Returns the verdict on a pickle that names something and does not use
+    it."""
     data = b"".join(b"\x8c" + bytes([len(text)]) + text
                     for text in (module.encode(), name.encode()))
     found = {haulway.scan(data).verdict for data in (
@@ -519,8 +521,8 @@ def verdict_of(module, name):
 
 
 def test_no_list_of_evil_names_is_needed():
-    # Other scanners name what is evil, and were led past that list time and
-    # again. Of all modules of Python, these names alone may stand.
+    # Other scanners list dangerous names, and that list was evaded time and
+    # again. Of all modules of Python, only these names may be SAFE.
     allowed = {
         (module, name)
         for module in sys.stdlib_module_names if module.isascii()
@@ -537,7 +539,8 @@ def test_a_module_of_an_odd_name_is_one_where_there_is_a_protocol():
     for module in (b" (x)", b"a b", b"(x)", b"x;y", b"\x01"):
         assert haulway.scan(b"\x80\x02c" + module + b"\nrun\n.") \
             .verdict == "UNSAFE", module
-        # Without one, prose: whether there is such a module is not known.
+        # Without a module of that name it may be prose; whether one exists is
+        # unknown.
         report = haulway.scan(b"c" + module + b"\nrun\n.")
         assert report.verdict == "UNKNOWN" and "imports" in report.reason
     assert haulway.scan(b"Copyright (c) 2026\nAll rights reserved\n").safe
@@ -605,7 +608,7 @@ def test_names_that_are_no_text_are_shown(tmp_path):
     assert haulway.scan(data).verdict == "UNSAFE"
 
 
-# Command
+# The command
 
 @pytest.fixture(scope="module")
 def command():

@@ -1,4 +1,5 @@
-"""Checkpoints that hold what only code could make, and data beside tensors."""
+"""Checkpoints with objects that only code could make, and with data beside
+tensors."""
 
 import argparse
 import builtins
@@ -129,7 +130,7 @@ def test_what_is_allowed_is_made(path):
 
 
 def data_objects():
-    """What training checkpoints hold beside tensors, and is only data."""
+    """Returns the plain data that training checkpoints hold beside tensors."""
     zone = datetime.timezone(datetime.timedelta(hours=2), "here")
     structured = numpy.array(
         [(1, 2.5, b"ab"), (2, 3.5, b"c")],
@@ -280,7 +281,7 @@ def test_what_no_class_takes_is_corrupt(value):
 
 @pytest.mark.parametrize("name", ["getattr", "eval", "exec", "__import__"])
 def test_nothing_is_called_however_it_is_asked(name):
-    """getattr(x, "y")(1)(2) {}: opaque, and described by its first name."""
+    """getattr(x, "y")(1)(2) {}: opaque, described by its first name."""
     called = Reduced(getattr(builtins, name), ("1", "real"))
     once = pickle.dumps(called, 2)[2:-1]
     content = b"\x80\x02}X\x01\0\0\0w" + once + b"(K\x01tR(K\x02tRs."
@@ -361,7 +362,7 @@ def test_jagged_tensors_load_where_torch_takes_them(tmp_path):
     assert haulway.scan(tmp_path / "x.pt")
     try:
         torch.load(tmp_path / "x.pt")
-    except pickle.UnpicklingError:  # As of 2.15.
+    except pickle.UnpicklingError:  # From 2.15 on.
         with pytest.raises(haulway.UnsafeError, match="nested"):
             haulway.torch.load(tmp_path / "x.pt")
         return
@@ -376,7 +377,8 @@ class Frozen:
 
 
 def test_attributes_are_set_as_pickle_sets_them(tmp_path):
-    """Past a __setattr__ that refuses, as that of a frozen class does."""
+    """Sets attributes past a __setattr__ that refuses, such as a frozen
+    class's."""
     path = tmp_path / "x.pt"
     torch.save(Frozen(3, torch.ones(2)), path)
     made = haulway.torch.load(path, safe_globals=[Frozen])
@@ -388,7 +390,7 @@ def test_attributes_are_set_as_pickle_sets_them(tmp_path):
 
 
 def test_what_training_keeps_beside_tensors_is_data(tmp_path):
-    """States of optimizer, schedules and generators, as trainers save them."""
+    """States of optimizers, schedules and generators, as trainers save them."""
     import random
 
     model = torch.nn.Linear(2, 1)
@@ -419,7 +421,7 @@ def test_what_training_keeps_beside_tensors_is_data(tmp_path):
 
 
 def test_generators_of_numpy_are_no_data(tmp_path):
-    """NumPy believes the position in their state, and reads there."""
+    """NumPy trusts the position in their state, and reads memory there."""
     path = tmp_path / "x.pt"
     torch.save({"w": torch.ones(1), "g": numpy.random.RandomState(1)}, path)
     assert haulway.scan(path).verdict == "UNSAFE"

@@ -1,4 +1,4 @@
-"""Tensorizer files and plain values in Redis, against a real server."""
+"""Tensorizer files and plain values in Redis, on a real server."""
 
 import contextlib
 import io
@@ -106,7 +106,7 @@ def test_data_in_many_keys_is_joined(client, url, tmp_path):
 
 
 def test_long_data_is_cut_as_the_reference_can_read_it(client, url):
-    """More than a value in Redis holds (R63)."""
+    """More data than a Redis value can hold (R63)."""
     tensors = {"a": torch.arange(150 << 20, dtype=torch.int32)}
     haulway.save(tensors, url + "m", format="tensorizer")
     sizes = [client.strlen(key) for key in client.keys("m:a:*")]
@@ -201,7 +201,7 @@ def test_a_process_that_was_forked_has_connections_of_its_own(client, url):
         _, ended = os.waitpid(child, 0)
         assert ended == 0
         after = client.info("stats")["total_connections_received"]
-        # Two watch, and at least one reads.
+        # Two connections watch, and at least one reads.
         assert after - before >= 3
         assert torch.equal(checkpoint["w"], tensors["w"])
 
@@ -225,7 +225,7 @@ def test_a_file_replaced_while_nobody_watched_is_an_error(client, url, name):
         client.client_kill_filter(_type="normal")
         client.delete("m:header:0")
         haulway.save({"w": torch.zeros(100)}, url + name, format=form)
-        for _ in range(2):  # It stays one.
+        for _ in range(2):  # The error persists.
             with pytest.raises(haulway.CorruptError, match="it was replaced"):
                 checkpoint["w"]
 
@@ -359,7 +359,7 @@ def test_sockets_logins_and_the_environment(tmp_path, monkeypatch):
                                keys=["*"], commands=["+strlen", "+get",
                                                      "+getrange", "+exists",
                                                      "+select"])
-        # Such a user may not watch.
+        # This user is not allowed to watch.
         same_tensors(haulway.load(f"redis://reader:pw@127.0.0.1:{port}/m"), tensors)
         same_tensors(haulway.load(
             f"redis+unix://:s3cr%3Aet@{socket}?prefix=m"), tensors)
@@ -377,7 +377,7 @@ def test_sockets_logins_and_the_environment(tmp_path, monkeypatch):
 
 def test_tls_checks_the_server(tmp_path, monkeypatch):
     """R64."""
-    # By addresses: a bare system has no /etc/hosts that knows localhost.
+    # Uses addresses: a minimal system has no /etc/hosts with localhost.
     tensors = {"w": torch.rand(100_000)}
     for host, fails in (("127.0.0.1", None), ("localhost", "IP address mismatch")):
         crt, key = certificate(tmp_path, host)
@@ -464,7 +464,7 @@ def test_a_prefix_is_tensorizer_without_saying_so(tmp_path, run):
     with redis_server(tmp_path) as port:
         place = f"redis://127.0.0.1:{port}"
         haulway.save(tensors, f"{place}/a")
-        haulway.save(tensors, f"{place}/m.pt")  # A name, and no ending.
+        haulway.save(tensors, f"{place}/m.pt")  # A name without an extension.
         run("convert", "m.pt", f"{place}/b")
         for prefix in ("a", "m.pt", "b"):
             with haulway.open(f"{place}/{prefix}") as checkpoint:
@@ -506,7 +506,7 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_is_asked(tmp_path):
 @pytest.mark.parametrize("pace", [0.0001, 0.05, None])
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_read_ends_when_its_time_is_over(tmp_path, pace, tls):
-    """Whether bytes come fast and without end, now and then, or never."""
+    """Bytes arrive fast and without end, now and then, or never."""
     crt, key = certificate(tmp_path, "127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(crt, key)

@@ -30,7 +30,7 @@ def nginx(nginx):
 
 @pytest.fixture
 def bucket(bucket, endpoint, monkeypatch, tmp_path):
-    """An S3 that the environment names, which has no keys."""
+    """An S3 bucket that the environment names, without credentials."""
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
@@ -198,7 +198,7 @@ def test_tensors_come_through_urls_and_their_streams(nginx, model):
     with stream_io.open_stream(url) as stream:
         with TensorDeserializer(stream, device="cpu") as found:
             same(found)
-    assert len(nginx.requests()) <= 4  # By ranges, not piece by piece.
+    assert len(nginx.requests()) <= 4  # Read by ranges, not piece by piece.
     nginx.put("behind.bin", b"12345678" + model.read_bytes())
     with stream_io.open_stream(nginx.url("behind.bin"), begin=8) as stream:
         same(TensorDeserializer(stream, device="cpu", lazy_load=True))
@@ -310,7 +310,7 @@ def test_keys_come_from_s3cfg(bucket, endpoint, tmp_path, monkeypatch):
 def test_tensors_are_asked_for_as_streams_are(
     bucket, endpoint, tmp_path, monkeypatch, model
 ):
-    """With the keys of .s3cfg, and without any what everybody may read."""
+    """With the credentials of .s3cfg, and anonymously for public objects."""
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     config = tmp_path / ".s3cfg"
@@ -330,7 +330,7 @@ def test_tensors_are_asked_for_as_streams_are(
 
 
 def test_who_asks_is_in_the_requests(bucket, monkeypatch):
-    """Keys that are given sign, empty ones and none do not."""
+    """Given credentials sign requests; empty or missing ones do not."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
     with FaultServer(lambda request: request.serve(TEXT)) as server:
@@ -371,7 +371,7 @@ def test_presigned_urls_let_anybody_in(bucket):
 
 
 def test_keys_are_read_as_a_stream(client, redis_port):
-    """Within a key, across keys, and all of them."""
+    """Reads within a key, across keys, and all of them."""
     parts = [b"Hello" * (1 << 18), b"World" * (1 << 14), b"!" * (1 << 18)]
     whole = b"".join(parts)
     client.set("t:hello:0", parts[0])
@@ -401,7 +401,7 @@ def test_keys_are_read_as_a_stream(client, redis_port):
 def test_tensors_go_to_redis_and_come_back(client, redis_port, model, lazy):
     with TensorDeserializer(model, device="cpu", lazy_load=lazy) as found:
         found.to_redis(client, "m")
-        found.to_redis(client, "m")  # It is there.
+        found.to_redis(client, "m")  # The key exists.
     url = f"redis://127.0.0.1:{redis_port}/m"
     same(TensorDeserializer(url, device="cpu", lazy_load=lazy))
     with stream_io.open_stream(url) as stream:

@@ -1,4 +1,4 @@
-"""haulway.tensorizer, and tensorizer files through haulway.open and load."""
+"""haulway.tensorizer, and tensorizer files in haulway.open and load."""
 
 import pickle
 
@@ -121,7 +121,7 @@ def test_reads_as_a_mapping(golden, lazy, readers):
     ) as tensors:
         assert list(tensors) == ["a", "é", "l"]
         assert len(tensors) == 3
-        # B1: backwards in the file's order.
+        # B1: in reverse order of the file.
         assert torch.equal(tensors["l"][0], T)
         assert torch.equal(tensors["a"][1]["b"], 2 * T)
         assert 0 in tensors["a"] and "0" not in tensors["a"]
@@ -234,7 +234,7 @@ def test_bad_files(golden, tmp_path):
         TensorDeserializer(bad, "cpu")
     path = golden("2.11.1_v1_f32")
     data = bytearray(path.read_bytes())
-    # B12: a file that is cut.
+    # B12: a truncated file.
     bad.write_bytes(data[:-10])
     with pytest.raises(ValueError):
         TensorDeserializer(bad, "cpu")
@@ -313,7 +313,7 @@ def test_modules(target, encrypted):
     serializer.close()
     secret = DecryptionParams.from_string("pass") if encrypted else None
     with TensorDeserializer(target, "cpu", encryption=secret) as tensors:
-        # B7: tensors of the root are found too.
+        # B7: tensors of the root module are found, too.
         same, results = tensors.verify_module(model)
         assert same and len(results) == 5
         other = Model(fill=0.25)
@@ -327,13 +327,13 @@ def test_modules(target, encrypted):
         assert tensors.load_into_module(fresh) == 5
     for name, tensor in model.state_dict().items():
         assert torch.equal(fresh.state_dict()[name], tensor)
-    # B17: buffers stay buffers, and as persistent as they were.
+    # B17: buffers stay buffers, and keep their persistence.
     assert set(dict(fresh.named_buffers())) == {"kept", "lost"}
     assert "lost" not in fresh.state_dict()
 
 
 def test_a_module_is_verified_after_it_was_loaded(target):
-    # load_into_module() closes the file, there as here.
+    # load_into_module() closes the file in both packages.
     serializer = TensorSerializer(target)
     serializer.write_module(Model())
     serializer.close()
@@ -344,7 +344,7 @@ def test_a_module_is_verified_after_it_was_loaded(target):
         tensors.load_into_module(fresh)
         tensors.close()
         same, results = tensors.verify_module(fresh)
-        # B7: the reference does not find what is the root's.
+        # B7: the reference does not find the root's tensors.
         assert {name for name, ok in results if ok} >= {
             "inner.weight", "inner.bias"
         }
@@ -357,7 +357,7 @@ def test_a_module_is_verified_after_it_was_loaded(target):
 
 
 def test_only_persistent_buffers(target):
-    # B6: those of the root are kept.
+    # B6: those of the root module are kept.
     serializer = TensorSerializer(target)
     serializer.write_module(Model(), include_non_persistent_buffers=False)
     serializer.close()
@@ -384,7 +384,7 @@ def test_empty_and_refused(target):
 
 
 def test_encrypting_leaves_the_callers_memory_alone(target):
-    # B4: views that overlap.
+    # B4: overlapping views.
     whole = torch.arange(3_000_000, dtype=torch.float32)
     before = whole.clone()
     state = {"a": whole, "b": whole[1:], "z": torch.empty(0)}  # B3

@@ -1,6 +1,7 @@
-"""What the reference's own tests ask for, of both packages side by side.
+"""The requirements of the reference's own tests, for both packages side by
+side.
 
-docs/formats/tensorizer-acceptance.md says which test proves which item.
+docs/formats/tensorizer-acceptance.md lists which test proves which item.
 """
 
 import copy
@@ -21,7 +22,7 @@ BOTH = pytest.mark.parametrize("reader", PACKAGES)
 
 
 def head(path):
-    """Version and feature flags."""
+    """Returns the version and feature flags."""
     data = open(path, "rb").read(41)
     return struct.unpack_from("<I", data, 5)[0], data[9]
 
@@ -151,7 +152,7 @@ STRUCTURES = {
 
 
 def shape(view):
-    """Keys of every level, in order, with their types."""
+    """Returns the keys of every level, in order, with their types."""
     if isinstance(view, torch.Tensor):
         return view.tolist()
     return [(type(key), key, shape(value)) for key, value in view.items()]
@@ -373,7 +374,7 @@ def test_filters_choose_alike(tmp_path):
                        lambda name: name.endswith("bias")):
             with opened(reader, path, filter_func=choose) as tensors:
                 chosen.append(list(tensors))
-            # After an eager load the reference gives nothing here.
+            # After an eager load the reference returns nothing here.
             with opened(reader, path, lazy_load=True) as tensors:
                 chosen.append([n for _, _, n, _ in
                                tensors.read_tensors(filter_func=choose)])
@@ -393,7 +394,7 @@ def test_hashes_are_checked(tmp_path, reader, readers):
     data = bytearray(open(path, "rb").read())
     with opened(reader, path, num_readers=readers, verify_hash=True) as t:
         compare(state, t.tree())
-    # One bit of the expected SHA-256 of the last tensor.
+    # Flip one bit of the last tensor's expected SHA-256.
     data[data.rindex(b"\x01\x20") + 5] ^= 1
     open(path, "wb").write(data)
     mismatch = (haulway.tensorizer.HashMismatchError if reader == "ours"
@@ -464,8 +465,8 @@ def test_a_stream_holds_a_file_for_the_deserializer(tmp_path):
         ours.stream_io.open_stream("gs://bucket/x")
 
 
-# 18 of the reference's faults, as they come out here: B18 and others that
-# test_tensorizer.py has no test for.
+# 18: faults of the reference and Haulway's results; B18 and others that
+# test_tensorizer.py does not test.
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -481,7 +482,7 @@ def test_a_scalar_meta_tensor_is_zero(tmp_path, encrypted):
             assert tensors["w"].tolist() == [1, 1, 1]
 
 
-# 20: what released readers take too
+# 20: input that released readers also accept
 
 
 def test_an_index_that_is_longer_than_the_references(tmp_path):

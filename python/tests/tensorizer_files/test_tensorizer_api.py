@@ -1,4 +1,5 @@
-"""Every public name and signature of the tensorizer package, against ours."""
+"""Every public name and signature of the tensorizer package, compared with
+ours."""
 
 import enum
 import importlib
@@ -16,13 +17,13 @@ import torch
 import haulway.tensorizer
 import haulway.tensorizer.serialization
 
-# What is not there, and why.
+# Names that Haulway lacks, and why.
 UNRELATED = "a format of its own, unrelated to .tensors files"
 MISSING = {
     "protobuf": UNRELATED,
     "tensors_pb2": UNRELATED,
 }
-# Ours takes more, always by keyword and with a default.
+# Additional parameters of ours, always keywords with a default.
 ADDED = {
     "TensorSerializer": {"authenticate_metadata", "layout", "max_tensors"},
     "TensorDeserializer": {"keep_meta"},
@@ -43,7 +44,8 @@ def public(module):
 
 
 def plain(function):
-    """Parameters without annotations, which are no part of a call."""
+    """Returns the parameters without annotations, which do not matter for
+    calls."""
     return [
         (name, parameter.kind, parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
@@ -108,7 +110,7 @@ def test_classes_are_used_alike(name):
             assert {m.name: m.value for m in mine} == {
                 m.name: m.value for m in value
             }
-        else:  # Properties and slots.
+        else:  # A property or slot.
             assert inspect.isdatadescriptor(mine)
     for attribute in ("__getitem__", "__iter__", "__len__", "__contains__",
                       "__enter__", "__exit__", "keys", "values", "items",

@@ -69,7 +69,7 @@ def test_encrypt_and_decrypt(run, golden, keyfile, tmp_path):
     assert haulway.verify(secret, key=KEY).ok
     run("decrypt", secret, back, "--keyfile", keyfile)
     assert back.read_bytes() == plain.read_bytes()
-    # An encrypted file is not encrypted again unread.
+    # Encrypting an encrypted file again needs its key.
     done = run("encrypt", secret, back, "--keyfile", keyfile, code=1)
     assert "expected a key, found none" in done.stderr
     assert back.read_bytes() == plain.read_bytes()
@@ -256,7 +256,7 @@ def test_no_message_shows_a_key(run, golden, tmp_path):
                 said += done.stdout + done.stderr
     for secret in (*secrets.values(), wrong, wrong[:-1]):
         assert secret not in said
-    # A key is not taken from the command line at all.
+    # The command line never accepts a key itself.
     for option in ("--key", "--passphrase"):
         done = run("decrypt", path, out, option, wrong, code=4)
     assert wrong not in run("decrypt", path, out, "--key=" + wrong,
@@ -274,7 +274,7 @@ def test_progress_on_a_terminal(run, command, tmp_path, keyfile):
     )
     assert done.returncode == 0
     assert "100% | 11.4 MiB/11.4 MiB" in done.stdout
-    # The line is wiped when it is done.
+    # The progress line is erased at the end.
     assert done.stdout.index("\x1b[K") < done.stdout.index("OK")
     plain = run("verify", path)
     assert "%" not in plain.stdout + plain.stderr

@@ -1,8 +1,8 @@
-"""Every row of what was seen of the reference with corrupt input: here each is
-one typed error, or is taken on purpose, before anything is allocated.
+"""Every known behaviour of the reference for corrupt input: Haulway raises one
+typed error, or accepts the input on purpose, before it allocates anything.
 
-The file is the specification's example with the index as short as it can be:
-index entry at 73, header at 110, its hashes at 133, data at 184, end mark 196.
+The file is the specification's example with the shortest possible index: index
+entry at 73, header at 110, its hashes at 133, data at 184, end mark 196.
 """
 
 import gzip
@@ -54,7 +54,7 @@ def u64(value):
     return struct.pack("<Q", value)
 
 
-# What is refused whether hashes are checked or not.
+# Refused whether or not hashes are checked.
 REFUSED = {
     "bad magic": (put((0, b"|TZS|")), "kUnsupported"),
     "header cut": (cut(40), "kTruncated"),
@@ -111,7 +111,7 @@ def test_is_refused(tmp_path, row, verify):
         TensorDeserializer(path, "cpu", verify_hash=verify)
 
 
-# What only hashes find.
+# Detected only by hashes.
 HASHED = {
     "a bit of the data": put((190, b"\x01")),
     "dtype of one size": put((79, b"i"), (126, b"i")),
@@ -136,7 +136,7 @@ def test_is_found_by_hashes(tmp_path, row):
     assert [f.code for f in report.findings] == ["kMismatch"]
 
 
-# What the reference refuses, or no format needs, and is taken here.
+# Refused by the reference, or required by no format, but accepted here.
 
 
 def test_an_empty_file_is_taken(tmp_path):
@@ -183,7 +183,7 @@ def test_nothing_is_allocated_for_a_length_of_the_file(tmp_path):
     assert after - before < 64 << 10  # KiB
 
 
-# Rules that need a file of their own: one is built of parts.
+# Rules that need a special file, which is built from parts.
 
 
 def part(name=b"w", dtype=b"<f4", dims=(3,), data=bytes(12), kind=2,
@@ -199,7 +199,7 @@ def part(name=b"w", dtype=b"<f4", dims=(3,), data=bytes(12), kind=2,
 
 
 def block(*chunks):
-    """A crypt block of chunks."""
+    """Returns a crypt block of chunks."""
     body = struct.pack("<H", len(chunks)) + b"".join(
         u64(len(chunk)) + chunk for chunk in chunks)
     return u64(len(body)) + body
@@ -362,7 +362,7 @@ def test_a_nonce_that_serves_twice_is_found_without_the_key(tmp_path):
 @pytest.mark.parametrize("key", [None, bytes(32)])
 def test_of_tensors_that_are_digested_together_each_broken_one_is_named(
         tmp_path, key):
-    # Tensors of several pieces each, more than there are lanes, of two sizes.
+    # Tensors of several pieces each, more tensors than lanes, in two sizes.
     tensors = {f"t{i:02}": np.full(50_000 + 40_000 * (i % 2), i, np.float32)
                for i in range(70)}
     path = tmp_path / "x.tensors"

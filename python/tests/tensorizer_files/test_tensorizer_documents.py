@@ -1,5 +1,5 @@
-"""What the documents say of Tensorizer files: tests that are there, examples
-that run."""
+"""The documents on Tensorizer files: the tests they name exist, their examples
+run."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Real modules of PyTorch through all ways to write and to read them."""
+"""Real PyTorch modules through all ways to write and read them."""
 
 import io
 
@@ -18,7 +18,8 @@ BOTH = pytest.mark.parametrize("reader", PACKAGES)
 
 
 class Tied(torch.nn.Module):
-    """A language model's shape: tied ends, and buffers of both kinds."""
+    """The structure of a language model: tied ends, and buffers of both
+    kinds."""
 
     def __init__(self):
         super().__init__()
@@ -121,13 +122,13 @@ def test_modules_compute_the_same(tmp_path, kind, reader, encrypted):
         encryption=package.DecryptionParams.from_key(key)
         if encrypted else None,
     ) as tensors:
-        # The reference tells no buffers of the root, and nothing that is
-        # not contiguous.
+        # The reference does not report buffers of the root module or tensors
+        # that are not contiguous.
         if reader == "ours":
             assert tensors.verify_module(model)[0]
         assert tensors.load_into_module(fresh) > 0
     # channels_last is lost, and with it the order of summation.
-    with torch.no_grad():  # The reference makes parameters of buffers.
+    with torch.no_grad():  # The reference turns buffers into parameters.
         torch.testing.assert_close(fresh(inputs(kind)), expected.detach())
 
 
@@ -149,7 +150,7 @@ def test_state_dicts(tmp_path, kind, layout):
 @pytest.mark.parametrize("writer, reader", [
     (compat, THEIRS), (THEIRS, compat), (compat, compat)])
 def test_torch_save_and_load(tmp_path, kind, writer, reader):
-    """Whole modules, with their state of training, by torch's own calls."""
+    """Whole modules, with their training state, by torch's own calls."""
     model = made(kind).train()
     optimizer = torch.optim.AdamW(model.parameters())
     model(inputs(kind)).sum().backward()
@@ -158,7 +159,7 @@ def test_torch_save_and_load(tmp_path, kind, writer, reader):
     path = tmp_path / "x.pt"
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
              "step": 5}
-    if kind is not Vision:  # torch itself saves no parametrized modules.
+    if kind is not Vision:  # torch itself cannot save parametrized modules.
         saved["module"] = model
     with writer.tensorizer_saving():
         torch.save(saved, path)
@@ -184,7 +185,7 @@ def test_torch_save_and_load(tmp_path, kind, writer, reader):
         # Tied weights are stored once.
         with tensorizer.TensorDeserializer(
             str(tmp_path / "x.pt.tensors"), "cpu") as tensors:
-            # So the two dicts and the module share each storage.
+            # The two dicts and the module therefore share each storage.
             assert len(tensors) == len({
                 t.untyped_storage().data_ptr()
                 for t in [*model.state_dict().values(), model.scale,
@@ -195,7 +196,7 @@ def test_torch_save_and_load(tmp_path, kind, writer, reader):
 
 @KINDS
 def test_modules_without_weights_yet(tmp_path, kind):
-    """Parameters on the meta device are written, and come as zeros."""
+    """Parameters on the meta device are written, and load as zeros."""
     model = haulway.tensorizer.utils.no_init_or_tensor(lambda: made(kind))
     metas = {n for n, t in model.state_dict().items() if t.is_meta}
     assert metas

@@ -1,4 +1,4 @@
-"""What the docstrings of haulway.tensorizer promise."""
+"""The guarantees in the docstrings of haulway.tensorizer."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ import haulway.tensorizer
 
 
 def flipped_file(path):
-    """A file of two tensors, one of which was changed after it was written."""
+    """Writes a file of two tensors, and flips a bit of one afterwards."""
     tensors = {"a": torch.arange(1000.0), "b": torch.ones(3)}
     with haulway.tensorizer.TensorSerializer(path) as serializer:
         serializer.write_state_dict(tensors)
@@ -74,7 +74,7 @@ def test_a_file_of_another_format_is_an_invalid_file(tmp_path):
 
 
 def test_a_prefix_is_no_str(tmp_path):
-    """Which would be a sequence of its letters."""
+    """A str would be a sequence of its letters."""
     path = tmp_path / "a.tensors"
     with haulway.tensorizer.TensorSerializer(path) as serializer:
         serializer.write_state_dict({"ab": torch.ones(1)})

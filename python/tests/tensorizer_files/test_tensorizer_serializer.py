@@ -55,7 +55,7 @@ def test_no_more_than_a_tensor_is_held(tmp_path):
 
 
 class Made(dict):
-    """Makes its tensors as they are asked for."""
+    """Makes its tensors on access."""
 
     def items(self):
         for i in range(30):
@@ -63,7 +63,7 @@ class Made(dict):
 
 
 def test_temporaries_of_a_call_are_free_after_it(tmp_path):
-    # malloc keeps memory of this size for the next tensor.
+    # malloc keeps freed memory of this size for the next tensor.
     before = resident()
     with TensorSerializer(tmp_path / "x.tensors") as serializer:
         serializer.write_state_dict(Made())
@@ -81,7 +81,7 @@ def test_no_more_is_asked_for_than_is_written_together(tmp_path):
             for name, tensor in super().items():
                 made.append(weakref.ref(tensor))
                 alive = sum(one() is not None for one in made)
-                assert alive <= 10  # 64 MiB, and those under way.
+                assert alive <= 10  # 64 MiB, and those in progress.
                 yield name, tensor
                 del tensor
 
@@ -97,7 +97,7 @@ def resident():
 
 
 def test_removed_tensors_are_free_within_the_call(tmp_path):
-    # Larger than what malloc ever keeps for the next: 32 MiB.
+    # Larger than malloc ever keeps: 32 MiB.
     module = torch.nn.Sequential(
         *[torch.nn.Linear(1024, 9000, bias=False) for _ in range(6)]
     )
@@ -126,7 +126,7 @@ def known_name(module):
 @pytest.mark.parametrize("refused", [sparse, long_name, known_name])
 def test_nothing_is_removed_where_a_tensor_is_refused(tmp_path, refused):
     module = torch.nn.Sequential()
-    # Alone as much as is written at once.
+    # As much by itself as is written at once.
     module.register_parameter("first", torch.nn.Parameter(torch.ones(17 << 20)))
     module.add_module("last", torch.nn.Linear(3, 3))
     message = refused(module.last)

@@ -1,4 +1,5 @@
-"""torch.save and torch.load through tensorizer files, against the reference."""
+"""torch.save and torch.load through tensorizer files, compared with the
+reference."""
 
 import asyncio
 import inspect

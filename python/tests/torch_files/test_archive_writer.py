@@ -1,4 +1,4 @@
-"""PyTorchFileWriter: the bytes of torch's own, record by record."""
+"""PyTorchFileWriter: the same bytes as torch's, record by record."""
 
 import ctypes
 import io
@@ -20,7 +20,7 @@ def write_records(writer):
     writer.write_record("data/0", bytes(range(256)) * 40, 256 * 40)
     writer.write_record("empty", b"", 0)
     writer.write_record("text", "h\xe9", 3)
-    # What the writer of torch takes for a descriptor when it makes the id.
+    # torch's writer takes this for a descriptor when it computes the id.
     writer.write_record("trap", b"PK\x07\x08" + bytes(range(60)), 64)
     storage = torch.arange(1000.0).untyped_storage()
     writer.write_record("data/1", storage, storage.nbytes())

@@ -21,8 +21,8 @@ FOLDER = (
 MARK = "haulway-was-here"
 
 
-# What loading refuses, but no reader would run: only names that are allowed are
-# called, with arguments that make them fail or do nothing.
+# Pickles that loading refuses but no reader would run: they call only allowed
+# names, with arguments that make them fail or do nothing.
 HARMLESS = {
     "append_to_tensor.pkl", "call_of_a_dtype.pkl", "class_of_a_dict.pkl",
     "depth_bomb.pkl", "setitem_on_tensor.pkl", "setitems_on_tensor.pkl",
@@ -54,7 +54,7 @@ def beside_good_data(content):
 
 
 def stacked(position):
-    """The legacy container with the pickle at one of its five places."""
+    """The legacy container with the pickle in one of its five positions."""
     def make(content):
         parts = [
             pickle.dumps(0x1950A86A20F9469CFC6C, 2),
@@ -96,7 +96,8 @@ CONTAINERS = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Tests run where the mark would be made, and see that it is not."""
+    """Runs tests where the mark would be made, and checks that there is
+    none."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     assert not (tmp_path / MARK).exists(), "the pickle ran"
@@ -107,7 +108,7 @@ def test_there_are_many():
 
 
 def test_pythons_unpickler_runs_the_live_ones(folder):
-    # Else the tests below would prove nothing.
+    # Otherwise the tests below would prove nothing.
     script = (
         "import os, pickle, sys\n"
         "for path in sys.argv[1:]:\n"
@@ -134,7 +135,7 @@ def test_a_live_one_is_refused_and_named(file, message, container):
         given = io.BytesIO(data) if load is haulway.torch.load else data
         with pytest.raises(haulway.UnsafeError, match=message):
             load(given)
-    try:  # What holds together is described, and nothing of it is made.
+    try:  # A consistent pickle is described, and nothing of it is made.
         haulway.open(data).tree()
     except haulway.Error:
         pass

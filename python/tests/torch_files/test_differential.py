@@ -1,4 +1,5 @@
-"""Every checkpoint, loaded by torch and by Haulway, bit for bit."""
+"""Loads every checkpoint with torch and with Haulway, and compares bit for
+bit."""
 
 import pickle
 
@@ -39,11 +40,11 @@ def loaded_by_torch(path, case):
         return torch.load(path, weights_only=True)
     except pickle.UnpicklingError:
         # Plain Python data that torch's list lacks: builtins.bytes, which
-        # stands for b"".
+        # represents b"".
         return torch.load(path, weights_only=False)
     except AttributeError:
-        # torch 2.13 cannot load untyped storages from the legacy container
-        # that it wrote; we can, and compare with what was saved.
+        # torch 2.13 cannot load untyped storages from the legacy container that
+        # it wrote; Haulway can, so compare with the saved object.
         assert case[0].endswith("legacy")
         return case[1]()
 
@@ -52,7 +53,7 @@ def loaded_by_torch(path, case):
 def test_load_is_torch_load(case, folder):
     path, refusal = write(case, folder)
     if path is None:
-        # What torch itself cannot save needs no loading; it is listed so.
+        # Objects that torch itself cannot save are listed and skipped.
         assert str(refusal)
         return
     theirs = loaded_by_torch(path, case)

@@ -1,4 +1,4 @@
-"""npy and npz files, against NumPy."""
+"""npy and npz files, compared with NumPy."""
 
 import io
 import json
@@ -154,7 +154,7 @@ def test_a_zip_that_is_both_is_refused(tmp_path):
 
 def test_archives_of_other_writers(tmp_path):
     class Stream(io.RawIOBase):
-        """Cannot seek, so that descriptors follow the data."""
+        """Cannot seek, so descriptors follow the data."""
 
         def __init__(self):
             self.data = b""
@@ -173,7 +173,7 @@ def test_archives_of_other_writers(tmp_path):
     loaded = haulway.load(path, "numpy", verify=True)
     same(loaded["a"], noise((2, 3), "f4"))
     same(loaded["b"], noise((3,), "i2"))
-    # What no writer of arrays padded: the elements begin anywhere.
+    # An array without padding: the elements begin at any offset.
     array = noise((2, 3), "f8")
     odd = (b"\x93NUMPY\x01\x00\x3e\x00"
            b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n  ")

@@ -1,4 +1,4 @@
-"""NumPy arrays, pickled as the tensors they correspond to."""
+"""NumPy arrays, pickled as the corresponding tensors."""
 
 import importlib.util
 import io
@@ -18,7 +18,7 @@ from haulway import _haulway
 DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8",
           "uint8", "bool", "complex64", "complex128", "uint16", "uint32",
           "uint64"]
-# Types that NumPy has only where that package is installed.
+# Types that NumPy has only with that package installed.
 ML_DTYPES = [
     name for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2",
                       "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
@@ -31,7 +31,7 @@ def pickled(obj, **options):
 
 
 def whole(result):
-    """A file of the pickle and its records, as torch.load reads it."""
+    """Returns a file of the pickle and its records for torch.load."""
     import ctypes
 
     buffer = io.BytesIO()

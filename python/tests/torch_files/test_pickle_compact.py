@@ -86,7 +86,8 @@ def test_views_between_one_another_part():
     views = [large[::180_000], large[2:360_003:180_000], large[2:180_003:180_000],
              large[7:7]]
     result, made = compact(views)
-    # Two share elements, so that what is between them stays, but for the first.
+    # Two views share elements, so the bytes between them stay, except for the
+    # first view.
     assert sorted(sizes(result))[-2:] == [28, 360_001 * 4]
     assert sum(sizes(result)) == 28 + 360_001 * 4
     assert [m.tolist() for m in made] == [v.tolist() for v in views]
@@ -112,7 +113,7 @@ def test_views_by_chance_hold_what_they_held():
         assert sum(sizes(result)) <= whole_size
         for view, one in zip(views, made):
             assert one.shape == view.shape and torch.equal(one, view)
-        # What shared an element shares it still, and nothing else does.
+        # Views that shared an element still share it, and no others do.
         moved = {}
         for view, one in zip(views, made):
             moved_from = _places(view)
@@ -123,7 +124,7 @@ def test_views_by_chance_hold_what_they_held():
 
 
 def _places(view):
-    """The address of each element."""
+    """Returns the address of each element."""
     numbers = torch.arange(view.untyped_storage().nbytes() // 4).as_strided(
         view.shape, view.stride(), view.storage_offset())
     first = view.untyped_storage().data_ptr()
@@ -171,7 +172,7 @@ def test_changes_nothing_where_all_is_used(name):
     result = _haulway.pickle_object(obj, compact=True)
     theirs, records = saved_by_torch(obj)
     if name.startswith("sparse-") and name != "sparse-coo":
-        # torch makes these with room that nothing uses.
+        # torch makes these with unused memory.
         assert sum(sizes(result)) < sum(map(len, records.values()))
         made = torch.load(whole(result), weights_only=True)
         assert made.layout is obj.layout

@@ -53,7 +53,7 @@ def set_later(made, state):
 
 
 def saved_by_torch(obj):
-    """The pickle and the records of torch.save, or its error."""
+    """Returns the pickle and the records of torch.save, or its error."""
     buffer = io.BytesIO()
     try:
         torch.save(obj, buffer)
@@ -406,7 +406,8 @@ def test_deep_nesting_is_an_error_and_no_crash(make, limit):
     finally:
         sys.setrecursionlimit(before)
     while deep:
-        # Not freed by one deep chain of destructors.
+        # Take it apart, so that it is not freed by one deep chain of
+        # destructors.
         (deep,) = deep.values() if isinstance(deep, dict) else deep
 
 

@@ -1,4 +1,4 @@
-"""Sparse and nested tensors whose parts contradict each other (rule M04)."""
+"""Sparse and nested tensors with inconsistent parts (rule M04)."""
 
 import json
 import pathlib
@@ -72,7 +72,7 @@ CONTAINERS = {"zip": {}, "stacked": {"_use_new_zipfile_serialization": False}}
 
 
 def verified(path):
-    """What verify says, of which the command says the same."""
+    """Returns verify's result; the command must give the same."""
     report = haulway.verify(path)
     done = subprocess.run(
         [COMMAND, "verify", "--json", path], capture_output=True, text=True,
@@ -136,7 +136,7 @@ def test_batches_and_dense_dimensions_are_taken(tmp_path):
 
 
 class Parts:
-    """Pickles as a call of torch's function with any arguments."""
+    """Pickled as a call of torch's function with any arguments."""
 
     def __init__(self, *args):
         self.args = args
@@ -171,7 +171,8 @@ def test_a_nested_tensor_stays_in_its_buffer(
     if good and framework == "torch":
         try:
             torch._utils._rebuild_nested_tensor(*parts.args)
-        except RuntimeError:  # Torch 2.6 wants no more in a buffer than it needs.
+        # Torch 2.6 does not accept unused elements in a buffer.
+        except RuntimeError:
             good = False
     if good:
         haulway.load(path, framework=framework)

@@ -29,7 +29,7 @@ class Note:
 
 @pytest.fixture(autouse=True)
 def nothing_stays():
-    """Each test leaves torch as it found it."""
+    """Checks that each test leaves torch as it found it."""
     before = (torch.load, torch.serialization.load, torch.save)
     yield
     haulway.torch.uninstall()
@@ -117,7 +117,8 @@ def test_saving_is_ours_if_it_is_asked_for(tmp_path):
                                "torch_save": 3}
         same(torch.load(b))
     assert torch.load(a, weights_only=False)["note"].text == "y"
-    torch.save(STATE, tmp_path / "c.pt")  # An archive is named as its file.
+    # The archive has the name of its file.
+    torch.save(STATE, tmp_path / "c.pt")
     assert len(b.read_bytes()) == len((tmp_path / "c.pt").read_bytes())
 
 
@@ -143,7 +144,7 @@ def test_names_that_modules_bound_are_exchanged(path, monkeypatch):
     assert user.read is user.late is user.between is torch.load is stock
     assert kept.func is stock
     same(ours(path))
-    assert done.counts["load"] == 0  # What was kept goes to torch by now.
+    assert done.counts["load"] == 0  # Kept references call torch by now.
     assert haulway.torch.uninstall() == []
 
 

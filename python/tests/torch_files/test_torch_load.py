@@ -1,4 +1,4 @@
-"""haulway.torch.load where it must do as torch.load does, or refuse."""
+"""haulway.torch.load, which must either behave as torch.load or refuse."""
 
 import collections
 import copyreg
@@ -219,7 +219,7 @@ def test_nothing_runs():
 
 
 def test_python_2_strings():
-    # SHORT_BINSTRING, as Python 2 wrote its str.
+    # SHORT_BINSTRING, as Python 2 wrote a str.
     body = b"\x80\x02}U\x03k\xc3\xa9q\x00K\x01s."
     legacy = b"".join(
         [
@@ -451,7 +451,8 @@ def test_every_way_to_read_a_record_checks_it(tmp_path):
         with pytest.raises(haulway.MismatchError, match="CRC-32 of record"):
             way(haulway.archive.PyTorchFileReader(path))
     reader = haulway.archive.PyTorchFileReader(path)
-    # What comes before the last piece is given: nobody can know yet.
+    # Earlier chunks are returned: the checksum is complete only at the last
+    # one.
     chunks = reader.get_chunks("data/0", 100)
     assert len(list(itertools.islice(chunks, 39))) == 39
     assert len(next(reader.get_chunks("data/0", "1KiB"))) == 1024

@@ -1,4 +1,5 @@
-"""Files that torch writes seldom, or wrote once, against torch.load."""
+"""Files that torch rarely writes, or no longer writes, compared with
+torch.load."""
 
 import io
 import pickle
@@ -41,7 +42,7 @@ def test_an_alignment_of_nothing_is_refused(tmp_path):
 
 
 class _Stored(pickle.Pickler):
-    """Pickles strings that begin with @ as storages, by persistent ids."""
+    """Pickles strings that begin with @ as storages, through persistent ids."""
 
     def __init__(self, file, ids):
         super().__init__(file, 2)
@@ -52,7 +53,7 @@ class _Stored(pickle.Pickler):
 
 
 def old_file_of_views():
-    """As torch 0.3 wrote storages that are parts of another one."""
+    """Writes storages that are parts of another one, as torch 0.3 did."""
     def view(key, offset, size):
         return ("storage", torch.FloatStorage, "1", "cpu", 12,
                 (key, offset, size))

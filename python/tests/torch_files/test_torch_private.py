@@ -1,4 +1,4 @@
-"""Names of torch that are not public: in one module, each with a substitute."""
+"""Private names of torch: used in one module only, each with a substitute."""
 
 import ast
 import collections
@@ -21,7 +21,8 @@ BINDING = pathlib.Path(__file__).resolve().parents[3]
 
 
 def private_names(path):
-    """What the file uses of torch.* whose name begins with one underscore."""
+    """Returns the names of torch.* with one leading underscore that the file
+    uses."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute):
             spelled = ast.unparse(node)
@@ -54,7 +55,7 @@ def test_they_are_in_one_module():
 
 
 class Without:
-    """A module, with its modules and some classes, without one name."""
+    """Wraps a module, its submodules and some classes, without one name."""
 
     def __init__(self, module, hidden):
         self._module = module
@@ -165,7 +166,7 @@ def test_substitutes_of_tables_are_as_torch_has_them(monkeypatch):
 
 def test_substitutes_of_what_is_no_function(monkeypatch):
     class Typed:
-        """As torch.storage.TypedStorage without its private names."""
+        """torch.storage.TypedStorage without its private names."""
 
         def __init__(self, wrap_storage, dtype, **words):
             if words:

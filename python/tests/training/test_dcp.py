@@ -1,4 +1,4 @@
-"""Directories of torch.distributed.checkpoint, against torch."""
+"""Directories of torch.distributed.checkpoint, compared with torch."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def copy(written, tmp_path):
-    """A copy of a directory, to be damaged."""
+    """Returns a copy of a directory, for a test to damage."""
 
     def copy(name):
         return pathlib.Path(shutil.copytree(written / name, tmp_path / name))
@@ -36,14 +36,14 @@ def copy(written, tmp_path):
 
 
 def edit(folder, change, name=".metadata"):
-    """Rewrites the metadata as `change` leaves them."""
+    """Rewrites the metadata after `change` has modified them."""
     path = folder / name
     metadata = pickle.loads(path.read_bytes())
     path.write_bytes(pickle.dumps(change(metadata) or metadata, protocol=4))
 
 
 def item(metadata, name, offset=None):
-    """The storage info of an entry, which may be changed."""
+    """Returns the storage info of an entry, which may be changed."""
     index = MetadataIndex(name, offset)
     return metadata.storage_data[index]
 
@@ -439,7 +439,7 @@ def test_server_is_asked_for_no_list(written):
             opened = len(asked)
             rows = checkpoint["rows"]
     assert asked[0] == "/step/.metadata"
-    assert opened < len(asked)  # Files of objects come first, others when wanted.
+    assert opened < len(asked)  # Files of objects come first, others on demand.
     files = [f"/step/__{rank}_0.distcp" for rank in range(4)]
-    assert sorted(asked[1:]) == files  # Each once.
+    assert sorted(asked[1:]) == files  # Each file once.
     assert rows.equal(torch.arange(60, dtype=torch.float32).reshape(10, 6))

@@ -1,4 +1,4 @@
-"""haulway.convert to directories of DCP, with torch's own reader as the judge."""
+"""haulway.convert to DCP directories, checked with torch's own reader."""
 
 import os
 import pathlib
@@ -83,7 +83,7 @@ def test_torchs_reader_finds_what_was_converted(file, tmp_path, shard):
 
 
 def test_directories_are_those_of_torchs_writer(file, tmp_path):
-    """The same metadata, and the same bytes of every chunk."""
+    """Equal metadata, and equal bytes of every chunk."""
     tensors = haulway.load(file)
     dcp.save(tensors, checkpoint_id=tmp_path / "theirs", no_dist=True)
     haulway.convert(file, tmp_path / "ours", "torch-dcp")
@@ -178,8 +178,8 @@ def test_only_what_is_wanted_is_read(tmp_path, command):
     assert size <= int(counted["rchar"]) <= 1.1 * size
 
 
-# Prints the memory of a program in KiB; a child of this process would count
-# what this one holds as its own.
+# Prints the peak memory of a program in KiB; in a child of this process, this
+# process's memory would count.
 MEMORY = """
 import os, subprocess, sys
 process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
@@ -201,7 +201,7 @@ def test_memory_does_not_grow_with_the_checkpoint(tmp_path, program):
             capture_output=True, text=True, check=True)
         status, memory = map(int, done.stdout.split())
         assert status == 0, done.stderr
-        assert memory < 96 << 10  # Half of what the tensors take.
+        assert memory < 96 << 10  # Half of the tensors' size.
     assert same(loaded(tmp_path / "again", tensors), tensors)
 
 

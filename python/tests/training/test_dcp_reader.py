@@ -1,4 +1,4 @@
-"""haulway.torch.dcp.Reader and LoadPlanner, with torch's own as the judge."""
+"""haulway.torch.dcp.Reader and LoadPlanner, checked with torch's own."""
 
 import dataclasses
 import io
@@ -63,7 +63,7 @@ def state():
 
 
 def emptied(value):
-    """The same state with other numbers in it."""
+    """Returns the same state with other numbers in it."""
     if isinstance(value, dict):
         return {key: emptied(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -102,7 +102,7 @@ def load(into, folder, planner=None, **options):
 
 
 def reason(caught):
-    """What the ranks raised, as torch hands it on."""
+    """Returns the exceptions of the ranks, as torch passes them on."""
     (failure,) = caught.value.failures.values()
     return failure[0]
 
@@ -131,7 +131,8 @@ def test_options_of_reading_have_an_effect(saved, io):
 
 
 def test_destinations_keep_their_memory_and_kind(saved):
-    """Strided, of another dtype, requires_grad; the memory stays."""
+    """Strided, of another dtype, with requires_grad; the memory stays the
+    same."""
     base = torch.zeros(30, 40)
     wide = torch.zeros(40, 30, dtype=torch.float64)
     into = {"model": {
@@ -175,7 +176,7 @@ def test_directories_of_older_releases_are_read(tmp_path, monkeypatch):
 
 
 class Part(LoadPlanner):
-    """Loads all but the first and the last of each dimension."""
+    """Loads all except the first and the last of each dimension."""
 
     def create_local_plan(self):
         self.parts = {}
@@ -292,7 +293,7 @@ def test_elements_that_are_not_as_in_the_data_are_refused(tmp_path):
     dcp.save({"c": CHANGED["conjugate"]}, checkpoint_id=tmp_path, no_dist=True)
     with pytest.raises(haulway.UnsupportedError, match="not all elements of its data"):
         haulway.load(tmp_path)
-    report = haulway.verify(tmp_path)  # Nothing is wrong with it.
+    report = haulway.verify(tmp_path)  # The directory is intact.
     assert report.ok and "not all elements" in report.notes[0]
 
 
@@ -322,7 +323,7 @@ def test_missing_keys_and_shapes_are_torchs_errors(saved):
 
 
 class Renaming(LoadPlanner):
-    """Loads to memory between, in half precision, and counts."""
+    """Loads to intermediate memory in half precision, and counts."""
 
     def __init__(self):
         super().__init__()
@@ -351,7 +352,7 @@ class Exploit:
 
 
 def test_entries_are_not_executed(tmp_path, monkeypatch):
-    """What a BYTE_IO entry asks for is not called."""
+    """Calls in a BYTE_IO entry are not run."""
     monkeypatch.chdir(tmp_path)
     dcp.save({"a": Exploit()}, checkpoint_id="evil", no_dist=True)
     assert not os.path.exists("exploited")
@@ -363,7 +364,7 @@ def test_entries_are_not_executed(tmp_path, monkeypatch):
 
 
 def test_metadata_are_not_executed(tmp_path, monkeypatch):
-    """What .metadata asks for is not called, wherever it stands."""
+    """Calls in .metadata are not run, wherever they are."""
     monkeypatch.chdir(tmp_path)
     for entries in (Exploit(), {"w": Exploit()}):
         data = pickle.dumps(Metadata(entries, None, {}), 4)
@@ -391,7 +392,7 @@ def test_only_names_of_metadata_stand_there(tmp_path, name):
 
 
 def change(saved, tmp_path, edit):
-    """A copy of a checkpoint with its Metadata changed."""
+    """Returns a copy of a checkpoint with changed Metadata."""
     folder = tmp_path / "changed"
     shutil.copytree(saved, folder)
     with open(folder / ".metadata", "rb") as file:
@@ -535,7 +536,7 @@ def test_verify_finds_a_flipped_bit(saved, tmp_path, name):
     folder = change(saved, tmp_path, flip)
     found = emptied(state())
     if name == "model.large":
-        load(found, folder)  # Nobody looked.
+        load(found, folder)  # The change is not detected.
         assert found["model"]["large"][7] == 6
     with pytest.raises(CheckpointException) as caught:
         load(found, folder, DefaultLoadPlanner(), verify=True)
@@ -543,7 +544,7 @@ def test_verify_finds_a_flipped_bit(saved, tmp_path, name):
 
 
 def test_a_server_is_asked_for_merged_ranges(saved):
-    """One request or two for .metadata, few after it; no listing."""
+    """One or two requests for .metadata, few afterwards; no listing."""
     asked = []
 
     def serve(request):

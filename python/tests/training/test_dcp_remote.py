@@ -1,4 +1,4 @@
-"""DCP directories at s3:// and http:// URLs, by every verb that reads them."""
+"""DCP directories at s3:// and http:// URLs, for every verb that reads them."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ STATE = {"model": {"w": torch.arange(300_000.0).reshape(300, 1000),
 
 @pytest.fixture(params=["s3", "http"])
 def directory(request, tmp_path, bucket, endpoint, monkeypatch):
-    """The URL of a checkpoint that Writer saved into a bucket."""
+    """Returns the URL of a checkpoint that Writer saved to a bucket."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "s",
         "AWS_ENDPOINT_URL_S3": endpoint, "HOME": str(tmp_path),
@@ -61,7 +61,7 @@ def test_torch_loads_from_a_url(directory):
 
 
 def test_a_prefix_of_a_bucket_is_a_directory(directory):
-    if directory.startswith("http"):  # A server is not asked for a list.
+    if directory.startswith("http"):  # An http server cannot list files.
         with pytest.raises(haulway.Error):
             haulway.load(f"{directory}/")
         return

@@ -1,4 +1,4 @@
-"""The safetensors flavour of DCP, with torch's own as the judge."""
+"""The safetensors variant of DCP, checked with torch's own."""
 
 import json
 import os
@@ -52,7 +52,8 @@ def test_each_reads_what_the_other_wrote(tmp_path, mapping, distributed):
 
 
 def shards(folder, sizes=None):
-    """Rows 0 to 3, 4 to 6 and 7 to 9 of `w`, as three processes write them."""
+    """Writes rows 0 to 3, 4 to 6 and 7 to 9 of `w`, as three processes
+    would."""
     folder.mkdir()
     for number, (begin, end) in enumerate(((0, 4), (4, 7), (7, 10)), 1):
         said = {"DCP_SHARDING_INFO": json.dumps(

@@ -1,5 +1,5 @@
-"""Folders of shards that processes of torch saved as safetensors files, judged
-by every verb that takes folders."""
+"""Folders of shards that torch processes saved as safetensors files, given to
+every verb that accepts folders."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def copy(written, tmp_path):
-    """A copy of a folder, to be damaged."""
+    """Returns a copy of a folder, for a test to damage."""
 
     def copy(name):
         return pathlib.Path(shutil.copytree(written / name, tmp_path / name))
@@ -39,17 +39,17 @@ def copy(written, tmp_path):
 
 @pytest.fixture(autouse=True)
 def this_python(monkeypatch):
-    """`haulway bulk` runs in this Python."""
+    """Makes `haulway bulk` use this Python."""
     monkeypatch.setenv("HAULWAY_PYTHON", sys.executable)
 
 
 def shard(folder, number):
-    """The last file of a process."""
+    """Returns the last file of a process."""
     return max(folder.glob(f"shard-{number:05}-*"))
 
 
 def verified(folder, run, code):
-    """What each way to verify a folder says of it: one report each."""
+    """Returns the report of each way to verify a folder."""
     found = []
     for words in (("verify",), ("bulk", "verify")):
         done = run(*words, folder, "--json", code=code)
@@ -137,7 +137,7 @@ def test_a_cut_shard_is_found(copy, run, kind):
 
 
 def test_gaps_in_the_numbers_are_taken_if_asked(copy):
-    """A process that had nothing to write has no file."""
+    """A process without data has no file."""
     folder = copy("theirs-one")
     shard(folder, 3).rename(folder / "shard-00009-model-00001-of-00001.safetensors")
     with pytest.raises(haulway.CorruptError, match="shard 3 is missing: exp.* 1 to 9"):

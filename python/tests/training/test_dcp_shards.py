@@ -33,7 +33,7 @@ def test_a_folder_opens_as_whole_tensors(folder):
         assert opened.keys() == ["w"]
         assert opened.info("w").shape == (10, 6)
         assert torch.equal(opened["w"], STATE["w"])
-        # A slice that crosses the files of all three processes.
+        # A slice across the files of all three processes.
         assert torch.equal(opened.get_slice("w")[2:9, 1::2], STATE["w"][2:9, 1::2])
 
 
@@ -61,7 +61,7 @@ def test_the_command_joins_the_shards(folder, run, tmp_path):
 
 @pytest.mark.parametrize("writer", [SafetensorsWriter, HuggingFaceStorageWriter])
 def test_what_dcp_saved_is_joined_as_torch_does(tmp_path, writer):
-    # torch's way refuses integers.
+    # torch's consolidation refuses integers.
     dense = {name: STATE[name].contiguous() for name in ("w", "b")}
     saved, ours, theirs = (tmp_path / name for name in ("c", "ours", "theirs"))
     dcp.save(dense, no_dist=True, storage_writer=writer(
@@ -82,7 +82,7 @@ def test_what_dcp_saved_is_joined_as_torch_does(tmp_path, writer):
         assert torch.equal(found[name], tensor), name
 
 
-# torch's way fails for other dtypes, or writes files that cannot be read.
+# torch's consolidation fails for other dtypes, or writes unreadable files.
 JOINED_BY_TORCH = {
     torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz,
@@ -111,7 +111,7 @@ def test_every_dtype_is_joined(tmp_path, dtype):
     whole, folder = of_dtype(dtype), tmp_path / "c"
     out = tmp_path / "model.safetensors"
     if dtype in (torch.complex32, torch.complex128):
-        with pytest.raises(KeyError):  # Such files hold no such tensors.
+        with pytest.raises(KeyError):  # These files cannot hold such tensors.
             save_halves(whole, folder)
         return
     save_halves(whole, folder)
@@ -125,7 +125,7 @@ def test_every_dtype_is_joined(tmp_path, dtype):
         dtype, whole.shape, bits(whole))
     data = out.read_bytes()
     length = int.from_bytes(data[:8], "little")
-    assert length % 8 == 0  # torch's way leaves data where they happen to be.
+    assert length % 8 == 0  # torch's consolidation does not align data.
     assert json.loads(data[8:8 + length])["__metadata__"] == {"format": "pt"}
     if dtype in JOINED_BY_TORCH:
         (tmp_path / "theirs").mkdir()

@@ -1,4 +1,4 @@
-"""haulway.torch.dcp in a group of four gloo processes, with torch as the judge."""
+"""haulway.torch.dcp in a group of four gloo processes, checked with torch."""
 
 import pathlib
 

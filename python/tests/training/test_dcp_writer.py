@@ -1,4 +1,4 @@
-"""haulway.torch.dcp.Writer, whose checkpoints torch's own reader reads."""
+"""haulway.torch.dcp.Writer: torch's own reader reads its checkpoints."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_torchs_reader_finds_what_was_saved(tmp_path, options):
     wanted = options.get("thread_count", 1) \
         if options.get("single_file_per_rank", True) else count
     assert len(files_of(tmp_path / "c")) == wanted
-    # No byte is two entries', and none is nobody's.
+    # Every byte belongs to exactly one entry.
     ends = {}
     for place in sorted(metadata.storage_data.values(),
                         key=lambda one: (one.relative_path, one.offset)):
@@ -133,7 +133,7 @@ def test_a_save_that_is_killed_leaves_old_or_new(tmp_path):
     killed, numbers, tidy = zip(*results)
     assert all(killed[:-1]) and not killed[-1] and len(results) >= 10
     assert all(tidy)
-    # The old one, and from some call on the new one.
+    # The old state, and from some call on the new one.
     assert set(numbers) == {1, 2} and list(numbers) == sorted(numbers)
 
 
@@ -186,7 +186,7 @@ def test_an_async_save_waits_for_the_one_before(tmp_path, monkeypatch):
     def writing(self, plan, planner):
         steps.append(f"write {self._path}")
         if self._path == "one":
-            # Far longer than the other takes, which must not begin.
+            # Much longer than the other save takes, which must not begin.
             second_began.wait(1)
         else:
             second_began.set()

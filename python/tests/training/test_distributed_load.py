@@ -61,7 +61,7 @@ def test_a_process_alone_gets_everything(folder, monkeypatch):
 
 @pytest.mark.parametrize("how", ["good", "sent"])
 def test_two_processes_get_their_parts(folder, how):
-    """Through the memory of the host, and sent by collectives."""
+    """Through shared memory of the host, and by collectives."""
     for (good,) in run(folder, 2, how):
         assert all(good.values()) and len(good) == 26, good
 
@@ -83,7 +83,8 @@ def test_a_process_holds_256_mib_beside_its_tensors_at_most(folder):
 @pytest.mark.alone
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_process_that_is_gone_ends_the_others_within_20_seconds(folder, how):
-    """A killed one is seen on its host; of a stopped one there is no sign."""
+    """A killed process is detected on its host; a stopped one leaves no
+    sign."""
     said, codes, errors = run(folder, 4, how, code=None)
     assert codes == [0, 0, 0, -signal.SIGKILL], errors
     for (other,) in said[:3]:
@@ -130,7 +131,7 @@ def test_a_round_is_bounded_and_ranks_read_alike():
         assert max(sent) * (2 * world + 2) <= 32 << 20
         totals = [a + b for a, b in zip(totals, sent)]
     assert sum(totals) == 6 * size and max(totals) - min(totals) <= 8 << 20
-    # What nobody wants is not read.
+    # Parts that no rank wants are not read.
     nothing = [Box((0,), (0,))] * world
     assert schedule([Wanted(0, (9,), 1, 0, False, nothing)], world, 1 << 20) \
         in ([], [[[]] * world])

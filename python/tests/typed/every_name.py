@@ -1,7 +1,7 @@
-"""A program that uses every public name of the package, as a user would.
+"""Uses every public name of the package as a program would.
 
-Type checkers accept each line; test_typing.py compares its names with those
-that the stubs declare. Nobody runs it.
+Type checkers must accept each line; test_typing.py compares its names with
+those that the stubs declare. The program is never run.
 """
 
 from __future__ import annotations

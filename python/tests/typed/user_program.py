@@ -1,4 +1,4 @@
-"""A program of a user, for type checkers: test_typing.py shows it to them."""
+"""A user's program; test_typing.py gives it to type checkers."""
 
 from __future__ import annotations
 

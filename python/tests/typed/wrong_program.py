@@ -1,4 +1,4 @@
-"""Mistakes that type checkers must find: one a line that says so."""
+"""Mistakes that type checkers must find, one per marked line."""
 
 import io
 

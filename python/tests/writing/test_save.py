@@ -1,4 +1,4 @@
-"""What Haulway saves: the bytes of torch.save, and all they promise."""
+"""Files that Haulway saves: the bytes of torch.save, and all guarantees."""
 
 import asyncio
 import collections
@@ -23,12 +23,13 @@ from torch_versions import IS_OLD, is_as_torch_saves, nested_allowed
 from torch_versions import config as torch_config
 
 SAVED = [*layouts(), *OBJECTS.items()]
-# torch.load has no weights_only answer for b"".
+# torch.load(weights_only=True) cannot load b"".
 NOT_WEIGHTS_ONLY = {"data"}
 
 
 def both(tmp_path, made, **torch_settings):
-    """The files of torch.save and of ours, under one name in two folders."""
+    """Writes files with torch.save and with Haulway, under one name in two
+    folders."""
     paths = []
     for folder, save in (("torch", torch.save), ("ours", haulway.torch.save)):
         path = tmp_path / folder / "model.pt"
@@ -45,7 +46,7 @@ def test_the_file_is_torchs_byte_for_byte(name, make, tmp_path):
     try:
         theirs, ours = both(tmp_path, made)
     except (RuntimeError, NotImplementedError) as error:
-        # What torch cannot save, we do not either.
+        # Haulway does not save what torch cannot save.
         assert not (tmp_path / "ours" / "model.pt").exists(), error
         with pytest.raises((haulway.Error, RuntimeError, NotImplementedError)):
             haulway.torch.save(made, tmp_path / "x.pt")

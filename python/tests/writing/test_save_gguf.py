@@ -1,4 +1,4 @@
-"""Writing GGUF, against the gguf package."""
+"""Writing GGUF, compared with the gguf package."""
 
 import os
 
@@ -13,7 +13,8 @@ from needed_metadata import needed
 
 
 def typed():
-    """The metadata of test_gguf with the types that the peer is told."""
+    """Returns the metadata of test_gguf with explicit types for the gguf
+    package."""
     of = {"string": str, "bool": bool}
     return {
         "general.architecture": "test",
@@ -134,7 +135,7 @@ def test_an_architecture_is_required(tmp_path, run):
                      {"general.architecture": 7}, {"general.architecture": ""}):
         with pytest.raises(haulway.InvalidArgumentError, match=why):
             haulway.save(tensors, tmp_path / "x.gguf", metadata=metadata)
-    # Before anything is added to it.
+    # It fails before a tensor is added.
     with pytest.raises(haulway.InvalidArgumentError, match=why):
         haulway.writer(tmp_path / "x.gguf")
     with pytest.raises(haulway.InvalidArgumentError, match=why):
@@ -161,7 +162,7 @@ def test_a_conversion_sets_metadata(tmp_path, run):
     assert haulway.open(tmp_path / "b.gguf").metadata == {
         "general.architecture": "bert", "k": "a=b"}
     run("convert", "a.safetensors", "b.gguf", "--set", "k", code=4)
-    # Formats that keep text, or none.
+    # Formats that store text, or no metadata.
     haulway.convert(tmp_path / "a.gguf", tmp_path / "b.safetensors",
                     metadata={"k": "w"})
     assert haulway.open(tmp_path / "b.safetensors").metadata == {

@@ -1,4 +1,4 @@
-"""Writing npy and npz, against NumPy."""
+"""Writing npy and npz, compared with NumPy."""
 
 import os
 import struct
@@ -24,9 +24,10 @@ def arrays():
 
 
 def bytes_of(path):
-    """What NumPy wrote there, as zipfile writes it from Python 3.11.4 on.
+    """Returns NumPy's file in the form of zipfile from Python 3.11.4 on.
 
-    Until then it went back to local headers, and left their zip64 fields unused.
+    Earlier versions seek back to local headers, and leave their zip64 fields
+    unused.
     """
     data = bytearray(path.read_bytes())
     if data[4] == 45:

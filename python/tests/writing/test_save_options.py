@@ -1,4 +1,4 @@
-"""What save() believes of a name and of its options, and what it refuses."""
+"""How save() interprets a name and its options, and what it refuses."""
 
 import os
 
@@ -32,7 +32,7 @@ def test_the_ending_of_a_format_that_is_not_written_is_refused(
         save(DATA, tmp_path / name)
     assert refusal.value.code == "kUnsupported"
     assert os.listdir(tmp_path) == []
-    # Whoever says which format is meant is believed.
+    # An explicit format takes precedence over the name.
     done = save(DATA, tmp_path / name, format="torch")
     if save is haulway.save_async:
         done.result()
@@ -66,7 +66,8 @@ def test_a_format_that_is_not_known_is_refused(save, format, tmp_path):
 def test_an_option_without_meaning_is_an_error(save, name, options, tmp_path):
     with pytest.raises(haulway.Error, match=next(iter(options))) as refusal:
         save(DATA, tmp_path / name, **options)
-    assert "()" not in str(refusal.value)  # No function of ours is named.
+    # The message names no function of ours.
+    assert "()" not in str(refusal.value)
     assert os.listdir(tmp_path) == []
 
 

@@ -1,4 +1,5 @@
-"""Pickle protocols 2 to 5 and the container of torch 1.5, against torch.save."""
+"""Pickle protocols 2 to 5 and the container of torch 1.5, compared with
+torch.save."""
 
 import collections
 import io
@@ -24,7 +25,7 @@ def with_many(count):
 
 
 def long_strings():
-    """Lengths around those at which frames and opcodes change."""
+    """Lengths near those at which frames and opcodes change."""
     sizes = [0, 1, 255, 256, 65_530, 65_535, 65_536, 65_537, 200_000]
     return [
         [letter * size, size, (letter * size).encode(), size]
@@ -33,7 +34,7 @@ def long_strings():
 
 
 def around_a_frame():
-    """An object begins at every byte near the end of a frame."""
+    """Objects that begin at every byte near the end of a frame."""
     return [
         [bytes(65_500 + extra), None, 3, (4, 5), {"x": 1.5, "y": {6}}, "text"]
         for extra in range(0, 60, 7)
@@ -107,7 +108,7 @@ def test_the_bytes_of_torch_save(name, protocol, new):
     data = check(made, protocol, new)
     if data is None or (not new and name in ("nested", "meta")):
         return
-    # And both read them.
+    # Both can read both files.
     ours = haulway.torch.load(io.BytesIO(data))
     theirs = torch.load(io.BytesIO(data), weights_only=False)
     Comparer().same(ours, theirs)

@@ -1,4 +1,4 @@
-"""haulway.save to safetensors, against the safetensors package."""
+"""haulway.save to safetensors, compared with the safetensors package."""
 
 import io
 import os
@@ -31,8 +31,8 @@ def arrays():
     return made
 
 
-# Without tensors and with empty metadata the reference writes what it cannot
-# read.
+# Without tensors and with empty metadata, the package writes a file that it
+# cannot read.
 @pytest.mark.parametrize(
     "tensors, metadata",
     [
@@ -178,7 +178,7 @@ def test_shared_memory_is_refused(tmp_path):
     path = tmp_path / "a.safetensors"
     with pytest.raises(haulway.Error, match="share memory"):
         haulway.save({"a": weight, "b": weight[1:]}, path)
-    # Views of one storage that do not overlap are no harm.
+    # Views of one storage that do not overlap are allowed.
     haulway.save({"a": weight[:2], "b": weight[2:]}, path)
     assert bits(haulway.load(path)["b"]) == bits(weight[2:])
 

@@ -1,4 +1,4 @@
-"""What saving tells: statistics and progress, the same for every format."""
+"""Statistics and progress of saving, the same for every format."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_every_format_says_what_it_did(suffix, durability, tmp_path):
     assert set(stats) == {*COUNTS, *SECONDS, "direct"}
     data = sum(array.nbytes for array in obj.values())
     assert stats["bytes"] == path.stat().st_size
-    # A pickle is a payload too.
+    # A pickle is a payload, too.
     assert data <= stats["tensor_bytes"] <= data + 4096
     assert data <= stats["written_bytes"] <= stats["bytes"] + 4096
     assert stats["requests"] > 0 and stats["threads"] > 0

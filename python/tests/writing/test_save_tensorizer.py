@@ -1,4 +1,4 @@
-"""haulway.save to tensorizer files, against the tensorizer package."""
+"""haulway.save to tensorizer files, compared with the tensorizer package."""
 
 import collections
 import io
@@ -207,7 +207,7 @@ def test_metadata_is_authenticated_if_wanted(tmp_path, authenticate):
     assert authentication(path, key=KEY) == (
         "checked" if authenticate else "none")
     assert authentication(path) == ("not checked" if authenticate else "none")
-    # The reference neither minds the record nor the change.
+    # The reference notices neither the record nor the change.
     data = bytearray(path.read_bytes())
     at = data.index(b"\x01\x00a\x02\x03<f4")
     header = data.index(b"\x01\x00a\x03<f4", 73 + 262144)

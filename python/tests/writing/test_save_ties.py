@@ -1,4 +1,4 @@
-"""Tensors that share memory, in formats that cannot say so."""
+"""Tensors that share memory, in formats that cannot express it."""
 
 import os
 

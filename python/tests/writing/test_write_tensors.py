@@ -1,5 +1,5 @@
-"""Tensors by name as files of every format, as the formats' own libraries
-write and read them."""
+"""Named tensors as files of every format, compared with the formats' own
+libraries."""
 
 import os
 

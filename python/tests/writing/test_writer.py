@@ -1,4 +1,4 @@
-"""haulway.writer: models that are written tensor by tensor."""
+"""haulway.writer: models written tensor by tensor."""
 
 import json
 import os

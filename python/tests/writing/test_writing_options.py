@@ -1,4 +1,4 @@
-"""The options of writing: one table, and what it refuses."""
+"""The writing options: one table, and the values that it refuses."""
 
 import inspect
 import pathlib
@@ -53,7 +53,7 @@ def here(tmp_path):
 
 
 def visible(folder):
-    """What is there but for the file of a plan that something still holds."""
+    """Returns the files except a plan's file that is still open."""
     return [path.name for path in folder.iterdir() if path.name[0] != "."]
 
 
@@ -69,7 +69,7 @@ def test_a_wrong_value_is_refused_by_name(call, name, here):
     before = (here / "in.pt").read_bytes()
     option = _options.WRITING[name]
     wrong = list(wrong_values(name, option))
-    # What takes any text, or any dict, refuses all else.
+    # An option that accepts any text, or any dict, refuses all other types.
     assert len(wrong) >= len(VALUES) - 2
     for value in wrong:
         with pytest.raises(haulway.InvalidArgumentError) as caught:
@@ -125,7 +125,7 @@ def test_an_option_of_another_format_says_of_which(name, tmp_path):
 ])
 def test_a_format_takes_the_options_that_the_table_says(
         name, value, format, tmp_path):
-    """So that a format that is new, or an option, is in the table."""
+    """Ensures that a new format, or a new option, is in the table."""
     given = {name: value}
     if format == "tensorizer" and name == "metadata":
         given["layout"] = "segments"
@@ -139,8 +139,8 @@ def test_a_format_takes_the_options_that_the_table_says(
         return
     with pytest.raises(haulway.OptionError, match=f"^{name}: the format"):
         haulway.save(DATA, path, format=format, **given)
-    # Nor would the library take it, but for torch, where another option of
-    # Python's stands for the alignment.
+    # The library would refuse it, too, except for torch, where another Python
+    # option sets the alignment.
     if (format, name) == ("torch", "alignment"):
         return
     with pytest.raises(haulway.UnsupportedError):

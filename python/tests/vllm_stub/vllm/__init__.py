@@ -1,1 +1,1 @@
-"""What haulway.vllm uses of vLLM 0.33.0, with its signatures."""
+"""The parts of vLLM 0.33.0 that haulway.vllm uses, with their signatures."""
