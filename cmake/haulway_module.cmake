@@ -45,6 +45,17 @@ function(haulway_module name)
     # and another checkout finds it in the compiler's cache.
     add_test(NAME ${name} COMMAND ${name}_test
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    # What maps memory, as where pages are of 64 KiB. Sanitizers want to be
+    # loaded first.
+    if(name MATCHES "^(base|io|load|arena|publish)$"
+       AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$"
+       AND NOT HAULWAY_SANITIZE)
+      add_test(NAME ${name}_large_pages COMMAND ${name}_test
+               WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+      set_tests_properties(${name}_large_pages PROPERTIES
+        ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:large_pages>")
+      add_dependencies(${name}_test large_pages)
+    endif()
   endif()
 endfunction()
 
@@ -70,6 +81,10 @@ function(haulway_testing)
   target_compile_definitions(haulway_testing PRIVATE
     HAULWAY_TESTDATA="testdata")
   haulway_test_flags(haulway_testing)
+  add_library(large_pages MODULE
+    ${PROJECT_SOURCE_DIR}/src/testing/large_pages/large_pages.cc)
+  set_target_properties(large_pages PROPERTIES CXX_VISIBILITY_PRESET default)
+  target_link_libraries(large_pages PRIVATE ${CMAKE_DL_LIBS})
 endfunction()
 
 # What the modules are linked with, all of them together.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "arena/fd_socket.h"
+#include "base/page_bytes.h"
 
 namespace haulway {
 namespace {
@@ -200,7 +201,8 @@ TEST(Arena, ChecksDescriptors) {
   Ends ends(Variable(4096));
   const ArenaRange range = ends.Put("x");
   const auto claim = ends.reader->Claim(range.unit).value();
-  EXPECT_EQ(ends.reader->View(claim, 4000, 97).status().code(), Code::kCorrupt);
+  EXPECT_EQ(ends.reader->View(claim, PageBytes() - 96, 97).status().code(),
+            Code::kCorrupt);
   EXPECT_EQ(ends.reader->View(claim, UINT64_MAX, 1).status().code(),
             Code::kCorrupt);
   EXPECT_EQ(ends.reader->View(claim, 1, UINT64_MAX).status().code(),
@@ -390,9 +392,8 @@ TEST(Arena, RefusesDescriptorsThatAreNoArena) {
   std::string header(64, '\0');
   ASSERT_EQ(::pread(real->fd(), header.data(), 64, 0), 64);
   EXPECT_EQ(attach(header, true), Code::kCorrupt);  // Too small for the arena.
-  const ArenaStats stats = real->stats();
   std::string whole = header;
-  whole.resize(4096 + 4096 * 8 + stats.bytes);
+  whole.resize(static_cast<size_t>(::lseek(real->fd(), 0, SEEK_END)));
   EXPECT_EQ(attach(whole, false), Code::kCorrupt);  // The file could shrink.
   EXPECT_EQ(attach(whole, true), Code::kOk);
   for (size_t byte = 0; byte < 60; ++byte) {

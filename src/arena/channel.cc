@@ -11,6 +11,7 @@
 #include "arena/channel_ends.h"
 #include "arena/channel_state.h"
 #include "base/checked.h"
+#include "base/page_bytes.h"
 #include "base/posix.h"
 #include "haulway/worker.h"
 
@@ -64,8 +65,8 @@ Result<std::shared_ptr<Channel>> Channel::Create(
   if (options.max_items == 0) {
     return Status(Code::kInvalidArgument, "a channel needs room for an item");
   }
-  if (!CheckedRoundUp(std::max(options.ring_bytes, kLeastRing),
-                      arena::PageBytes(), &facts.ring_bytes) ||
+  if (!CheckedRoundUp(std::max(options.ring_bytes, kLeastRing), PageBytes(),
+                      &facts.ring_bytes) ||
       !CheckedAdd(facts.ring_bytes, arena::kHeaderBytes, &facts.total_bytes)) {
     return Status(Code::kLimit, "channel too large");
   }

@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "arena/shm_segment.h"
 #include "base/checked.h"
+#include "base/page_bytes.h"
 
 namespace haulway::arena {
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/page_bytes.h"
 #include "base/posix.h"
 
 namespace haulway::arena {

@@ -25,8 +25,6 @@ int Seals(const ShmSegment::Options& options) {
 
 }  // namespace
 
-uint64_t PageBytes() { return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }
-
 Result<std::shared_ptr<ShmSegment>> ShmSegment::Create(const char* label,
                                                        uint64_t bytes,
                                                        const Options& options) {

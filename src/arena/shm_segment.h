@@ -60,6 +60,4 @@ class ShmSegment {
   uint64_t mapped_;
 };
 
-uint64_t PageBytes();
-
 }  // namespace haulway::arena

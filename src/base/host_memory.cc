@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/fresh_memory.h"
+#include "base/page_bytes.h"
 #include "base/posix.h"
 #include "base/thread_pool.h"
 #include "haulway/options.h"
@@ -18,7 +19,6 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPageBytes = 4 * kKiB;
 // Freeing fewer bytes early is not worth a system call.
 constexpr uint64_t kReclaimBytes = 1 * kMiB;
 
@@ -67,8 +67,9 @@ Result<std::vector<Buffer>> CopyToBuffers(
 
 std::span<std::byte> WholePages(std::span<std::byte> bytes) {
   const auto first = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t begin = (first + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const uintptr_t end = (first + bytes.size()) / kPageBytes * kPageBytes;
+  const uintptr_t page = PageBytes();
+  const uintptr_t begin = (first + page - 1) / page * page;
+  const uintptr_t end = (first + bytes.size()) / page * page;
   if (begin >= end) return {};
   return bytes.subspan(begin - first, end - begin);
 }

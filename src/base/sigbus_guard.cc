@@ -8,11 +8,11 @@
 #include <csignal>
 #include <mutex>
 
+#include "base/page_bytes.h"
+
 namespace haulway {
 
 namespace {
-
-constexpr uintptr_t kPage = 4096;
 
 // A mapping that the handler can find without a lock. `end` is 0 while the slot
 // is empty or being changed.
@@ -53,14 +53,15 @@ Slot* Find(uintptr_t address) {
 
 // Replaces missing pages with zeros. Returns false on failure.
 bool Replace(Slot* slot, uintptr_t page) {
-  uintptr_t end = page + kPage;
+  const uintptr_t page_bytes = PageBytes();
+  uintptr_t end = page + page_bytes;
   const uintptr_t begin = slot->begin.load(std::memory_order_relaxed);
   struct stat facts;
   if (::fstat(slot->fd.load(std::memory_order_relaxed), &facts) == 0 &&
       page - begin >= static_cast<uint64_t>(facts.st_size)) {
     // The file was truncated, so all following pages are missing too.
-    end =
-        (slot->end.load(std::memory_order_relaxed) + kPage - 1) & ~(kPage - 1);
+    end = (slot->end.load(std::memory_order_relaxed) + page_bytes - 1) &
+          ~(page_bytes - 1);
   }
   return ::mmap(reinterpret_cast<void*>(page), end - page,
                 PROT_READ | PROT_WRITE,
@@ -72,7 +73,7 @@ void OnSigbus(int signal, siginfo_t* info, void* context) {
   const int error = errno;
   if (section != nullptr && info->si_code == BUS_ADRERR) {
     const uintptr_t page =
-        reinterpret_cast<uintptr_t>(info->si_addr) & ~(kPage - 1);
+        reinterpret_cast<uintptr_t>(info->si_addr) & ~(PageBytes() - 1);
     Slot* const slot = Find(page);
     if (slot != nullptr && Replace(slot, page)) {
       slot->cut.store(true, std::memory_order_release);

@@ -12,12 +12,14 @@
 #include <thread>
 #include <vector>
 
+#include "base/page_bytes.h"
+
 namespace haulway {
 namespace {
 
 using std::chrono_literals::operator""ms;
 
-constexpr size_t kPage = 4096;
+const size_t kPage = PageBytes();
 
 std::span<std::byte> Map(size_t bytes, int protection) {
   void* const address =

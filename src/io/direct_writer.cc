@@ -1,11 +1,11 @@
 #include "io/direct_writer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "base/page_bytes.h"
 
 namespace haulway {
 
@@ -17,10 +17,7 @@ constexpr uint64_t kMostEdgeBytes = 4 * kMiB;
 
 // Returns the block size: at least a page, because whole blocks on disk must be
 // whole pages in the page cache.
-uint64_t BlockBytes() {
-  static const uint64_t page = static_cast<uint64_t>(::getpagesize());
-  return std::max<uint64_t>(page, 4096);
-}
+uint64_t BlockBytes() { return std::max<uint64_t>(PageBytes(), 4096); }
 
 using Parts = std::vector<std::span<const std::byte>>;
 

@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/page_bytes.h"
 #include "haulway/options.h"
 
 namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPage = 4096;
+constexpr uint64_t kLeastPage = 4096;  // Of any kernel.
 // 32 samples of 128 KiB are 1024 pages, which take some tens of microseconds.
 constexpr uint64_t kSamples = 32;
 constexpr uint64_t kSampleBytes = 128 * kKiB;
@@ -35,17 +36,18 @@ std::vector<ByteRange> Samples(uint64_t file_bytes,
   }
   const uint64_t step =
       std::max(kSampleBytes, total / kSamples + (total % kSamples != 0));
+  const uint64_t page = PageBytes();
   uint64_t next = 0;  // Position in the concatenation of the ranges.
   uint64_t start = 0;
   for (const ByteRange& range : ranges) {
     if (!RangeFits(range.offset, range.length, file_bytes)) continue;
     while (next < start + range.length) {
       const uint64_t within = next - start;
-      const uint64_t begin = (range.offset + within) / kPage * kPage;
+      const uint64_t begin = (range.offset + within) / page * page;
       const uint64_t end =
           range.offset +
           std::min(range.length, within + std::min(step, kSampleBytes));
-      samples.push_back({begin, (end - begin + kPage - 1) / kPage * kPage});
+      samples.push_back({begin, (end - begin + page - 1) / page * page});
       next += step;
     }
     start += range.length;
@@ -87,7 +89,7 @@ std::optional<uint64_t> MappedPages(int fd, const ByteRange& range) {
   void* address = ::mmap(nullptr, range.length, PROT_READ, MAP_SHARED, fd,
                          static_cast<off_t>(range.offset));
   if (address == MAP_FAILED) return std::nullopt;
-  std::array<unsigned char, kMostMapped / kPage> pages{};
+  std::array<unsigned char, kMostMapped / kLeastPage> pages{};
   const bool told = ::mincore(address, range.length, pages.data()) == 0;
   ::munmap(address, range.length);
   if (!told) return std::nullopt;
@@ -111,7 +113,7 @@ double ResidentShare(int fd, uint64_t file_bytes,
       pages = MappedPages(fd, sample);
     }
     if (!pages.has_value()) return 1;
-    asked += sample.length / kPage;
+    asked += sample.length / PageBytes();
     found += *pages;
   }
   if (asked == 0) return 1;
@@ -120,16 +122,16 @@ double ResidentShare(int fd, uint64_t file_bytes,
 
 bool IsResident(int fd, const ByteRange& range) {
   if (range.length == 0) return true;
-  const uint64_t begin = range.offset / kPage * kPage;
-  const uint64_t end =
-      (range.offset + range.length + kPage - 1) / kPage * kPage;
+  const uint64_t page = PageBytes();
+  const uint64_t begin = range.offset / page * page;
+  const uint64_t end = (range.offset + range.length + page - 1) / page * page;
   const ByteRange whole{begin, end - begin};
   const std::optional<uint64_t> cached = CachedPages(fd, whole);
-  if (cached.has_value()) return *cached == whole.length / kPage;
+  if (cached.has_value()) return *cached == whole.length / page;
   if (!MayAskMincore(fd)) return false;
   for (uint64_t at = begin; at < end; at += kMostMapped) {
     const uint64_t length = std::min(kMostMapped, end - at);
-    if (MappedPages(fd, {at, length}) != length / kPage) return false;
+    if (MappedPages(fd, {at, length}) != length / page) return false;
   }
   return true;
 }

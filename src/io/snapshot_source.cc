@@ -39,6 +39,7 @@
 
 #include "base/checked.h"
 #include "base/no_memory.h"
+#include "base/page_bytes.h"
 #include "base/posix.h"
 #include "base/thread_pool.h"
 #include "base/thread_stop.h"
@@ -53,7 +54,6 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPage = 4 * kKiB;
 constexpr uint64_t kHugePage = 2 * kMiB;
 constexpr uint64_t kReadBytes = 4 * kMiB;  // Read by one thread at once.
 // If threads cannot be stopped: the size that is replaced at once, and the
@@ -66,8 +66,10 @@ constexpr uint64_t kPresent = uint64_t{1} << 63;
 constexpr uint64_t kSwapped = uint64_t{1} << 62;
 constexpr uint64_t kOfFile = uint64_t{1} << 61;
 
-uint64_t PageBelow(uint64_t offset) { return offset / kPage * kPage; }
-uint64_t PageAbove(uint64_t offset) { return PageBelow(offset + kPage - 1); }
+uint64_t PageBelow(uint64_t offset) { return offset & ~(PageBytes() - 1); }
+uint64_t PageAbove(uint64_t offset) {
+  return PageBelow(offset + PageBytes() - 1);
+}
 
 // Returns the ranges extended to whole pages, sorted and merged.
 std::vector<ByteRange> WholePages(std::vector<ByteRange> ranges) {
@@ -169,11 +171,12 @@ struct Replacement {
   }
 
   void CopyWritten(uint64_t from, uint64_t to) {
+    const uint64_t page = PageBytes();
     while (from < to) {
       const uint64_t first =
-          (reinterpret_cast<uintptr_t>(mapping) + from) / kPage;
+          (reinterpret_cast<uintptr_t>(mapping) + from) / page;
       const uint64_t count =
-          std::min<uint64_t>((to - from) / kPage, entries.size());
+          std::min<uint64_t>((to - from) / page, entries.size());
       // Calls that never allocate.
       const bool found =
           ::lseek(pagemap, static_cast<off_t>(first * sizeof entries[0]),
@@ -183,9 +186,9 @@ struct Replacement {
                 : -1;
       const bool is_known =
           got == static_cast<ssize_t>(count * sizeof entries[0]);
-      for (uint64_t i = 0; i < count; ++i, from += kPage) {
+      for (uint64_t i = 0; i < count; ++i, from += page) {
         if (is_known && !WasWritten(entries[i])) continue;
-        std::memcpy(memory + from, mapping + from, kPage);
+        std::memcpy(memory + from, mapping + from, page);
       }
     }
   }

@@ -12,17 +12,20 @@
 #include <thread>
 #include <vector>
 
+#include "base/page_bytes.h"
+
 namespace haulway {
 namespace {
 
 constexpr uint64_t kMany = 64 * kMiB;
 
 uint64_t PresentBytes(std::span<const std::byte> memory) {
-  std::vector<unsigned char> pages((memory.size() + 4095) / 4096);
+  std::vector<unsigned char> pages((memory.size() + PageBytes() - 1) /
+                                   PageBytes());
   void* const begin = const_cast<std::byte*>(memory.data());
   EXPECT_EQ(::mincore(begin, memory.size(), pages.data()), 0);
-  return 4096 * static_cast<uint64_t>(std::ranges::count_if(
-                    pages, [](unsigned char page) { return page & 1; }));
+  return PageBytes() * static_cast<uint64_t>(std::ranges::count_if(
+                           pages, [](unsigned char page) { return page & 1; }));
 }
 
 std::shared_ptr<PooledMemory> Filled(const MemoryPool& pool, uint64_t bytes) {
@@ -94,7 +97,7 @@ TEST(MemoryPool, KeepsPartsUntilTheTimeIsUp) {
   memory.reset();
   freed = {};
   WaitUntilEmpty(pool);
-  EXPECT_EQ(PresentBytes(place), 4096u);  // The page of the byte in use.
+  EXPECT_EQ(PresentBytes(place), PageBytes());  // The page of the byte in use.
   EXPECT_EQ(PresentBytes(kept.bytes()), 4 * kMiB);
   EXPECT_EQ(kept.bytes()[4 * kMiB - 1], std::byte{7});
 }

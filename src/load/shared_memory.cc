@@ -13,6 +13,7 @@
 
 #include "base/checked.h"
 #include "base/memory_file.h"
+#include "base/page_bytes.h"
 #include "base/thread_pool.h"
 #include "haulway/options.h"
 
@@ -24,7 +25,6 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPageBytes = 4 * kKiB;
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr uint64_t kTakenAtOnce = 32 * kMiB;
 
@@ -122,7 +122,7 @@ Result<uint64_t> MemoryFileFiller::Grow(uint64_t bytes, uint64_t alignment) {
   uint64_t end = 0;
   if (!CheckedRoundUp(size_, alignment, &offset) ||
       !CheckedAdd(offset, bytes, &end) ||
-      !CheckedRoundUp(end, kPageBytes, &end) ||
+      !CheckedRoundUp(end, PageBytes(), &end) ||
       end > static_cast<uint64_t>(INT64_MAX)) {
     return NoMemory(bytes);
   }
@@ -142,7 +142,7 @@ Result<Buffer> MemoryFileFiller::Allocate(uint64_t bytes, int threads,
   {
     const std::lock_guard lock(mutex_);
     const uint64_t alignment =
-        bytes < kHugePageBytes ? kPageBytes : kHugePageBytes;
+        bytes < kHugePageBytes ? PageBytes() : kHugePageBytes;
     HAULWAY_ASSIGN(offset, Grow(bytes, alignment));
     const uint64_t length = size_ - offset;
     void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -180,14 +180,14 @@ std::optional<uint64_t> MemoryFileFiller::OffsetOf(const Buffer& bytes) const {
 
 Result<uint64_t> MemoryFileFiller::Append(std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
-  HAULWAY_ASSIGN(const uint64_t offset, Grow(bytes.size(), kPageBytes));
+  HAULWAY_ASSIGN(const uint64_t offset, Grow(bytes.size(), PageBytes()));
   HAULWAY_TRY(WriteFully(fd_.get(), offset, {{bytes}}));
   return offset;
 }
 
 Result<uint64_t> MemoryFileFiller::AppendZeros(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  return Grow(bytes, kPageBytes);
+  return Grow(bytes, PageBytes());
 }
 
 Status MemoryFileFiller::WriteHeader(std::span<const std::byte> bytes) {

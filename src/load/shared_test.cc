@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/memory_file.h"
+#include "base/page_bytes.h"
 #include "haulway/load.h"
 #include "load/shared_image.h"
 #include "testing/goldens.h"
@@ -161,8 +162,8 @@ TEST(Shared, CannotBeWrittenTo) {
   ASSERT_TRUE(shared.ok());
   const auto address =
       reinterpret_cast<uintptr_t>(shared.value()->buffers()[0].data());
-  auto* page = reinterpret_cast<void*>(address - address % 4096);
-  EXPECT_NE(::mprotect(page, 4096, PROT_READ | PROT_WRITE), 0);
+  auto* page = reinterpret_cast<void*>(address - address % PageBytes());
+  EXPECT_NE(::mprotect(page, PageBytes(), PROT_READ | PROT_WRITE), 0);
   EXPECT_EQ(errno, EACCES);
 }
 

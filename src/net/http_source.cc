@@ -13,6 +13,7 @@
 #include "base/ascii.h"
 #include "base/checked.h"
 #include "base/no_memory.h"
+#include "base/page_bytes.h"
 #include "base/text.h"
 #include "haulway/options.h"
 #include "io/join_ranges.h"
@@ -56,9 +57,8 @@ constexpr uint64_t kLargestRequest = 8 * kMiB;
 // would not fit while its buffer grows.
 uint64_t MostWholeBytes() {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long bytes = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || bytes <= 0) return 8 * kGiB;
-  return static_cast<uint64_t>(pages) / 2 * static_cast<uint64_t>(bytes);
+  if (pages <= 0) return 8 * kGiB;
+  return static_cast<uint64_t>(pages) / 2 * PageBytes();
 }
 
 struct Block {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "arena/mapped_range.h"
-#include "arena/shm_segment.h"
+#include "base/page_bytes.h"
 #include "base/text.h"
 #include "haulway/publish.h"
 #include "publish/name_folder.h"
@@ -41,7 +41,7 @@ class Holding {
       return Status(Code::kCorrupt, "version that ends past shared memory")
           .In("publication");
     }
-    const uint64_t lead = message->offset % arena::PageBytes();
+    const uint64_t lead = message->offset % PageBytes();
     const uint64_t bytes = lead + message->bytes;
     void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_NORESERVE, fd.get(),

@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
-#include "arena/shm_segment.h"
 #include "base/checked.h"
+#include "base/page_bytes.h"
 #include "base/thread_pool.h"
 #include "haulway/options.h"
 #include "load/choose_io.h"
@@ -118,8 +118,7 @@ Status VersionMemory::Allocate(uint32_t slot, uint64_t envelope_bytes,
   }
   if (!CheckedRoundUp(std::max(envelope_bytes, kFrontBytes), kRegionAlignment,
                       &front) ||
-      !CheckedRoundUp(std::max<uint64_t>(part_bytes, 1), arena::PageBytes(),
-                      &parts) ||
+      !CheckedRoundUp(std::max<uint64_t>(part_bytes, 1), PageBytes(), &parts) ||
       !CheckedAdd(front, parts, &total) ||
       !CheckedRoundUp(file_->size(), kRegionAlignment, &offset) ||
       !CheckedAdd(offset, total, &end) ||
@@ -162,7 +161,7 @@ Result<Buffer> VersionMemory::Lend(uint32_t slot) {
 Status VersionMemory::ReserveFront(uint32_t slot, uint64_t bytes) {
   Region& region = regions_[slot];
   uint64_t from = region.front - bytes;
-  from -= from % arena::PageBytes();
+  from -= from % PageBytes();
   if (from >= region.reserved) return Status();
   HAULWAY_TRY(arena::TakePages(file_->fd(), region.map->offset() + from,
                                region.map->data() + from,

@@ -1,0 +1,17 @@
+// The size of a page of memory, which mappings and advice are made of.
+
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace haulway {
+
+// 4 KiB on x86-64; on aarch64 the kernel is built for 4, 16 or 64 KiB. A handler
+// of a signal may call this.
+inline uint64_t PageBytes() {
+  return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace haulway
