@@ -39,7 +39,7 @@ Status Bad(std::string_view what) {
 }
 
 Status CheckHeader(const Header& header) {
-  if (header.magic != kMagic) return Bad("not a publication");
+  if (header.magic.load() != kMagic) return Bad("not a publication");
   if (header.layout_version != kLayoutVersion) {
     return Status(Code::kUnsupported,
                   fmt::format("publication of version {}: expected {}",
@@ -118,7 +118,7 @@ Result<std::shared_ptr<PublicationFile>> PublicationFile::Create(
   header.slot_count = kSlots;
   std::memcpy(header.name, name.data(),
               std::min(name.size(), sizeof(header.name) - 1));
-  header.magic = kMagic;
+  header.magic.store(kMagic);
   return file;
 }
 

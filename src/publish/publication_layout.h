@@ -39,8 +39,8 @@ using arena::Word;
 static_assert(Counter::is_always_lock_free && sizeof(Counter) == 8);
 
 struct Header {
-  // Written once, at creation.
-  uint64_t magic;
+  // Written once, the magic last: a process that sees the magic sees the rest.
+  Counter magic;
   uint32_t layout_version;
   uint32_t slot_count;
   char name[112];
