@@ -84,6 +84,17 @@ TEST_F(TwoFiles, AreTheSameWithinATolerance) {
   EXPECT_TRUE(Diff(*a, *b, {.absolute = 1})->equal());
 }
 
+// A processor that multiplies and adds at once rounds once, to less than this
+// difference.
+TEST_F(TwoFiles, AreTheSameOnAnyProcessor) {
+  const auto a = Make("a.safetensors", {{"x", {3.5F - 0x1p-20F}}});
+  const auto b = Make("b.safetensors", {{"x", {3}}});
+  EXPECT_TRUE(
+      Diff(*a, *b,
+           {.absolute = 0.0985977824629922, .relative = 0.13380042128756378})
+          ->equal());
+}
+
 TEST_F(TwoFiles, AreNotComparedOnceCancelled) {
   const auto a = Make("a.safetensors", {{"x", {1}}});
   const std::atomic<bool> cancel = true;
