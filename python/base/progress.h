@@ -52,17 +52,7 @@ class Progress {
       PyObject* result = PyObject_CallFunction(
           function_.ptr(), "KK", static_cast<unsigned long long>(done),
           static_cast<unsigned long long>(total));
-      if (result == nullptr) {
-        PyObject* type = nullptr;
-        PyObject* trace = nullptr;
-        PyErr_Fetch(&type, &raised_, &trace);
-        PyErr_NormalizeException(&type, &raised_, &trace);
-        if (trace != nullptr) PyException_SetTraceback(raised_, trace);
-        Py_XDECREF(type);
-        Py_XDECREF(trace);
-        failed_ = true;
-        cancel_.store(true);
-      }
+      if (result == nullptr) Keep();
       Py_XDECREF(result);
     };
   }
@@ -81,13 +71,37 @@ class Progress {
   }
 
  private:
+  // Keeps the exception that is set, and cancels the calls that have the options.
+  void Keep() {
+    PyObject* type = nullptr;
+    PyObject* value = nullptr;
+    PyObject* trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != nullptr) PyException_SetTraceback(value, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    failed_ = true;
+    {
+      const nanobind::ft_lock_guard lock(mutex_);
+      std::swap(raised_, value);
+    }
+    Py_XDECREF(value);
+    cancel_.store(true);
+  }
+
+  // Returns the exception that Keep() kept, once.
+  PyObject* Take() {
+    const nanobind::ft_lock_guard lock(mutex_);
+    return std::exchange(raised_, nullptr);
+  }
+
   // Returns the value, or raises the exception of the function or the library.
   template <class T>
   T Unwrap(Result<T> result) {
-    if (raised_ != nullptr) {
-      // The exception is not kept: its traceback may refer to an object that
-      // owns this one, which would be a cycle.
-      PyObject* const raised = std::exchange(raised_, nullptr);
+    // The exception is not kept: its traceback may refer to an object that
+    // owns this one, which would be a cycle.
+    if (PyObject* const raised = Take(); raised != nullptr) {
       PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
       Py_DECREF(raised);
       throw nanobind::python_error();
@@ -97,7 +111,8 @@ class Progress {
 
   const nanobind::object function_;
   std::atomic<bool> cancel_{false};
-  bool failed_ = false;  // Guarded by the GIL, as is raised_.
+  std::atomic<bool> failed_{false};
+  nanobind::ft_mutex mutex_;  // Guards raised_ in a Python without a GIL.
   PyObject* raised_ = nullptr;
 };
 

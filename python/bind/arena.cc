@@ -75,8 +75,8 @@ ArenaObject MakeArena(int kind, uint64_t max_bytes, uint64_t unit_bytes,
   options.huge_pages = huge_pages;
   options.prefault = prefault;
   options.consumers = consumers;
-  return {Unwrap(WithoutGil([&] { return Arena::Create(options); })), nullptr,
-          nullptr};
+  return ArenaObject(
+      Unwrap(WithoutGil([&] { return Arena::Create(options); })));
 }
 
 nb::dict StatsDict(const ArenaStats& stats) {
@@ -184,14 +184,16 @@ uint64_t Nanoseconds(double seconds) {
   return static_cast<uint64_t>(seconds * 1e9);
 }
 
-const std::shared_ptr<ArenaWriter>& ArenaObject::OpenWriter() {
-  if (writer == nullptr) writer = Unwrap(arena->OpenWriter());
-  return writer;
+std::shared_ptr<ArenaWriter> ArenaObject::OpenWriter() {
+  const nb::ft_lock_guard lock(ends_->mutex);
+  if (ends_->writer == nullptr) ends_->writer = Unwrap(arena->OpenWriter());
+  return ends_->writer;
 }
 
-const std::shared_ptr<ArenaReader>& ArenaObject::OpenReader() {
-  if (reader == nullptr) reader = Unwrap(arena->OpenReader());
-  return reader;
+std::shared_ptr<ArenaReader> ArenaObject::OpenReader() {
+  const nb::ft_lock_guard lock(ends_->mutex);
+  if (ends_->reader == nullptr) ends_->reader = Unwrap(arena->OpenReader());
+  return ends_->reader;
 }
 
 void BindArena(nb::module_& module) {
@@ -202,11 +204,8 @@ void BindArena(nb::module_& module) {
                   nb::arg("huge_pages"), nb::arg("prefault"),
                   nb::arg("consumers") = 1,
                   nb::arg("overflow_bytes") = nb::none())
-      .def_static(
-          "attach",
-          [](int fd) {
-            return ArenaObject{Unwrap(Arena::Attach(fd)), nullptr, nullptr};
-          })
+      .def_static("attach",
+                  [](int fd) { return ArenaObject(Unwrap(Arena::Attach(fd))); })
       .def_prop_ro("fd",
                    [](const ArenaObject& self) { return self.arena->fd(); })
       .def("stats",

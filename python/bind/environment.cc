@@ -11,23 +11,42 @@ namespace nb = nanobind;
 
 namespace haulway::python {
 
+namespace {
+
+// Calls `look` with the name of each variable of the environment.
+template <class Look>
+void ForEachVariable(const Look& look) {
+#ifdef Py_GIL_DISABLED
+  // Another thread may change the environment meanwhile, and free the array
+  // that the system has of it.
+  const nb::object names = nb::steal(
+      PySequence_List(nb::module_::import_("os").attr("environ").ptr()));
+  if (!names.is_valid()) throw nb::python_error();
+  for (const nb::handle name : nb::borrow<nb::list>(names)) look(name);
+#else
+  // Python changes the environment with the GIL only.
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const char* const end = std::strchr(*entry, '=');
+    if (end == nullptr) continue;
+    PyObject* const text =
+        PyUnicode_DecodeUTF8(*entry, end - *entry, "surrogateescape");
+    if (text == nullptr) throw nb::python_error();
+    look(nb::steal(text));
+  }
+#endif
+}
+
+}  // namespace
+
 void BindEnvironment(nb::module_& module) {
-  // Returns the names in a frozenset that are set in the environment. Safe
-  // because Python changes the environment only with the GIL held.
+  // Returns the names in a frozenset that are set in the environment.
   module.def("variables_among", [](const nb::frozenset& names) {
     nb::list found;
-    for (char** entry = environ; entry != nullptr && *entry != nullptr;
-         ++entry) {
-      const char* const end = std::strchr(*entry, '=');
-      if (end == nullptr) continue;
-      PyObject* const text =
-          PyUnicode_DecodeUTF8(*entry, end - *entry, "surrogateescape");
-      if (text == nullptr) throw nb::python_error();
-      const nb::object name = nb::steal(text);
+    ForEachVariable([&](nb::handle name) {
       const int is_among = PySet_Contains(names.ptr(), name.ptr());
       if (is_among < 0) throw nb::python_error();
       if (is_among == 1) found.append(name);
-    }
+    });
     return found;
   });
 }

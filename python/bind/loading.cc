@@ -15,6 +15,7 @@
 #include "base/errors.h"
 #include "base/fields.h"
 #include "base/memory.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "base/version_memory.h"
 
@@ -96,6 +97,27 @@ const MemoryPool& ThePool() {
   return *pool;
 }
 
+RemoteOptions EnvironmentOptions() {
+#ifdef Py_GIL_DISABLED
+  // The same of os.environ, which may be read while another thread changes it;
+  // the system's own list may not.
+  const nb::object get = nb::module_::import_("os").attr("environ").attr("get");
+  const auto variable = [&](const char* name) {
+    return PathBytes(nb::cast<nb::str>(get(name, "")));
+  };
+  RemoteOptions options;
+  options.ca_file = variable("SSL_CERT_FILE");
+  options.ca_dir = variable("SSL_CERT_DIR");
+  if (options.ca_file.empty() && options.ca_dir.empty()) {
+    options.ca_file = variable("CURL_CA_BUNDLE");
+  }
+  options.proxy_from_environment = true;
+  return options;
+#else
+  return RemoteOptionsFromEnvironment();
+#endif
+}
+
 }  // namespace
 
 OpenOptions OpenOptionsOf(nb::dict named) {
@@ -105,7 +127,7 @@ OpenOptions OpenOptionsOf(nb::dict named) {
 }
 
 RemoteOptions RemoteOptionsOf(nb::dict named) {
-  RemoteOptions options = RemoteOptionsFromEnvironment();
+  RemoteOptions options = EnvironmentOptions();
   const std::string ca_file = std::exchange(options.ca_file, {});
   const std::string ca_dir = std::exchange(options.ca_dir, {});
   SetFields(std::move(named), &options);

@@ -14,6 +14,7 @@ haulway._options; every call that reads uses the section `load`.
 
 from __future__ import annotations
 
+import _thread
 import contextvars
 import functools
 import os
@@ -28,7 +29,9 @@ from ._options import SECTIONS, by_name
 _local: contextvars.ContextVar = contextvars.ContextVar(
     "haulway.config", default=MappingProxyType({})
 )
+# Never changed, but replaced, by one thread at a time.
 _process: dict = {}
+_setting = _thread.allocate_lock()
 
 
 @functools.cache
@@ -138,15 +141,19 @@ class Section:
         check = _option(self._section, name).check
         value = check(f"{self._section}.{name}", value)
         global _process
-        _process = {
-            **_without_group(_process, self._section, name),
-            (self._section, name): value,
-        }
+        with _setting:
+            _process = {
+                **_without_group(_process, self._section, name),
+                (self._section, name): value,
+            }
 
     def __delattr__(self, name):
         """Removes the value that the process set."""
         _option(self._section, name)
-        _process.pop((self._section, name), None)
+        global _process
+        with _setting:
+            _process = {key: value for key, value in _process.items()
+                        if key != (self._section, name)}
 
     def __dir__(self):
         return [

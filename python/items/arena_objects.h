@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "base/gil.h"
 #include "haulway/arena.h"
@@ -18,14 +19,24 @@ namespace haulway::python {
 uint64_t Nanoseconds(double seconds);
 
 // An arena and the two ends of it that this process has opened, each at most
-// once.
-struct ArenaObject {
-  std::shared_ptr<Arena> arena;
-  std::shared_ptr<ArenaWriter> writer;
-  std::shared_ptr<ArenaReader> reader;
+// once, by whichever thread asks first.
+class ArenaObject {
+ public:
+  explicit ArenaObject(std::shared_ptr<Arena> opened)
+      : arena(std::move(opened)), ends_(std::make_unique<Ends>()) {}
 
-  const std::shared_ptr<ArenaWriter>& OpenWriter();
-  const std::shared_ptr<ArenaReader>& OpenReader();
+  std::shared_ptr<ArenaWriter> OpenWriter();
+  std::shared_ptr<ArenaReader> OpenReader();
+
+  const std::shared_ptr<Arena> arena;
+
+ private:
+  struct Ends {
+    nanobind::ft_mutex mutex;
+    std::shared_ptr<ArenaWriter> writer;
+    std::shared_ptr<ArenaReader> reader;
+  };
+  std::unique_ptr<Ends> ends_;
 };
 
 // Calls `attempt(wait_ns)` until it returns something other than kTimeout or

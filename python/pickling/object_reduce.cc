@@ -13,6 +13,7 @@
 
 #include <string>
 
+#include "base/container_items.h"
 #include "pickling/object_walker.h"
 
 namespace nb = nanobind;
@@ -200,12 +201,11 @@ bool ObjectWalker::SaveByReduction(PyObject* object) {
   const nb::object table =
       nb::steal(PyObject_GetAttrString(copyreg.ptr(), "dispatch_table"));
   if (!table.is_valid()) return false;
-  PyObject* registered =
-      PyDict_GetItemWithError(table.ptr(), reinterpret_cast<PyObject*>(type));
-  if (registered == nullptr && PyErr_Occurred() != nullptr) return false;
+  const nb::object reduce =
+      ValueOf(table.ptr(), reinterpret_cast<PyObject*>(type));
+  if (!reduce.is_valid() && PyErr_Occurred() != nullptr) return false;
   nb::object reduction;
-  if (registered != nullptr) {
-    const nb::object reduce = nb::borrow(registered);
+  if (reduce.is_valid()) {
     reduction = nb::steal(PyObject_CallOneArg(reduce.ptr(), object));
   } else if (PyType_IsSubtype(type, &PyType_Type) != 0) {
     return SaveGlobal(object, nullptr);

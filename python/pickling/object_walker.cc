@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/container_items.h"
 #include "base/errors.h"
 
 namespace nb = nanobind;
@@ -144,6 +145,7 @@ bool ObjectWalker::SaveBytes(PyObject* object) {
 
 bool ObjectWalker::SaveByteArray(PyObject* object) {
   if (options_.protocol >= 5) {
+    const nb::ft_object_guard guard(object);
     writer_.ByteArray({PyByteArray_AS_STRING(object),
                        static_cast<size_t>(PyByteArray_GET_SIZE(object))});
     Put(object);
@@ -274,7 +276,12 @@ bool ObjectWalker::SaveList(PyObject* object) {
     const Py_ssize_t end = done + kBatch;
     for (; done < PyList_GET_SIZE(object) && done < end; ++done) {
       path_.AtIndex(static_cast<size_t>(done));
-      const nb::object item = nb::borrow(PyList_GET_ITEM(object, done));
+      const nb::object item = ItemAt(object, done);
+      if (!item.is_valid()) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "list changed size during iteration");
+        return false;
+      }
       if (!Save(item.ptr())) return false;
     }
     if (single) {
@@ -298,18 +305,16 @@ bool ObjectWalker::SaveDict(PyObject* object) {
   const Py_ssize_t size = PyDict_GET_SIZE(object);
   if (size == 0) return true;
   path_.Enter();
-  PyObject* key = nullptr;
-  PyObject* value = nullptr;
+  nb::object key;
+  nb::object value;
   Py_ssize_t place = 0;
   Py_ssize_t batch = kBatch;
   // As in Python, a full batch is followed by another, which may be empty.
   while (batch == kBatch) {
     if (size != 1) writer_.Mark();
     for (batch = 0; batch < kBatch; ++batch) {
-      if (PyDict_Next(object, &place, &key, &value) == 0) break;
-      const nb::object kept_key = nb::borrow(key);
-      const nb::object kept_value = nb::borrow(value);
-      if (!SaveKeyAndValue(key, value)) return false;
+      if (!NextItem(object, &place, &key, &value)) break;
+      if (!SaveKeyAndValue(key.ptr(), value.ptr())) return false;
       if (PyDict_GET_SIZE(object) != size) {
         PyErr_SetString(PyExc_RuntimeError,
                         "dictionary changed size during iteration");

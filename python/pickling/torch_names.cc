@@ -150,10 +150,13 @@ const DTypeRow* TorchNames::RowOf(PyObject* dtype) {
 }
 
 TensorKind TorchNames::Read(PyObject* tensor, TensorFacts* facts) {
-  PyObject** attributes = _PyObject_GetDictPtr(tensor);
-  if (attributes != nullptr && *attributes != nullptr &&
-      PyDict_GET_SIZE(*attributes) != 0) {
-    return TensorKind::kOther;
+  {
+    const nb::ft_object_guard guard(tensor);
+    PyObject** attributes = _PyObject_GetDictPtr(tensor);
+    if (attributes != nullptr && *attributes != nullptr &&
+        PyDict_GET_SIZE(*attributes) != 0) {
+      return TensorKind::kOther;
+    }
   }
   if (Get(is_cpu_, tensor).ptr() != Py_True) return OtherOrFailed();
   const nb::object dtype = Get(dtype_, tensor);

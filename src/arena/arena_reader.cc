@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <utility>
 
 #include "arena/region.h"
@@ -63,19 +64,27 @@ Result<std::shared_ptr<const void>> ArenaReader::Claim(UnitRef unit) {
 }
 
 Result<UnitRef> ArenaReader::Next() {
-  const uint64_t committed =
-      region_->header().committed_units.load(std::memory_order_acquire);
-  if (next_ >= committed) {
-    return Status(Code::kUnavailable, "no further unit is committed");
+  const std::atomic_ref<uint64_t> next(next_);
+  uint64_t number = next.load(std::memory_order_relaxed);
+  while (true) {
+    const uint64_t committed =
+        region_->header().committed_units.load(std::memory_order_acquire);
+    if (number >= committed) {
+      return Status(Code::kUnavailable, "no further unit is committed");
+    }
+    const uint32_t slot =
+        region_->order(number).load(std::memory_order_acquire);
+    if (slot >= region_->facts().slot_count) {
+      return Status(Code::kCorrupt, "order of units names no slot");
+    }
+    const uint64_t generation =
+        region_->committed(slot).generation.load(std::memory_order_acquire);
+    // Else another thread has taken this one, and says which is next.
+    if (next.compare_exchange_weak(number, number + 1,
+                                   std::memory_order_relaxed)) {
+      return UnitRef{slot, static_cast<uint32_t>(generation)};
+    }
   }
-  const uint32_t slot = region_->order(next_).load(std::memory_order_acquire);
-  if (slot >= region_->facts().slot_count) {
-    return Status(Code::kCorrupt, "order of units names no slot");
-  }
-  const uint64_t generation =
-      region_->committed(slot).generation.load(std::memory_order_acquire);
-  ++next_;
-  return UnitRef{slot, static_cast<uint32_t>(generation)};
 }
 
 Result<Buffer> ArenaReader::View(const std::shared_ptr<const void>& claim,

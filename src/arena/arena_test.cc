@@ -337,6 +337,34 @@ TEST(Arena, UnitsAreFoundInTheOrderOfCommits) {
   EXPECT_EQ(ends.reader->Next().status().code(), Code::kUnavailable);
 }
 
+TEST(Arena, ManyThreadsFindEachUnitOnce) {
+  constexpr uint32_t kUnits = 4000;
+  constexpr size_t kThreads = 4;
+  Ends ends(Variable(uint64_t{64} * kUnits, kUnits));
+  for (uint32_t i = 0; i < kUnits; ++i) ends.Put("x");
+  std::vector<std::vector<uint32_t>> found(kThreads);
+  std::atomic<size_t> ready = 0;
+  std::vector<std::thread> consumers;
+  for (auto& slots : found) {
+    consumers.emplace_back([&] {
+      ++ready;
+      while (ready < kThreads) std::this_thread::yield();
+      for (auto next = ends.reader->Next(); next.ok();
+           next = ends.reader->Next()) {
+        slots.push_back(next->slot);
+      }
+    });
+  }
+  for (auto& thread : consumers) thread.join();
+  std::vector<uint32_t> all;
+  for (const auto& slots : found) {
+    all.insert(all.end(), slots.begin(), slots.end());
+  }
+  std::ranges::sort(all);
+  EXPECT_EQ(all.size(), kUnits);
+  EXPECT_EQ(std::ranges::adjacent_find(all), all.end());
+}
+
 TEST(Arena, AttachesByDescriptorSentOverASocket) {
   Ends ends(Variable(4096));
   const ArenaRange range = ends.Put("over there");

@@ -6,6 +6,7 @@ FOLDER holds ca.pem, server.pem (certificate and key of localhost). Runs in the
 bare root, with nothing but Python's own library.
 """
 
+import concurrent.futures
 import functools
 import gzip
 import http.server
@@ -16,11 +17,17 @@ import shutil
 import ssl
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 
 import haulway
-from haulway.ipc import SharedMemoryArena, iterate_in_subprocess
+from haulway.ipc import (
+    SharedMemoryArena,
+    iterate_in_subprocess,
+    offload,
+    restore,
+)
 
 # Where distributions keep their certificates.
 PLACES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
@@ -192,6 +199,34 @@ def check_arena():
     assert steps == [0, 1, 2], steps
 
 
+def check_threads(testdata, folder):
+    """Threads open, load, save and use arenas at once, and a Python without the
+    GIL stays without."""
+    source = testdata / "small.pt"
+    digests = haulway.manifest(source)
+    shared = SharedMemoryArena(1 << 24)
+
+    def work(number):
+        own = SharedMemoryArena(1 << 20)
+        path = folder / f"of-thread-{number}.safetensors"
+        data = bytes([number]) * 100_000
+        for _ in range(10):
+            with haulway.open(source, framework=None) as checkpoint:
+                assert sorted(checkpoint) == sorted(digests)
+            haulway.convert(source, path, ties="copy")
+            assert haulway.verify(path).ok
+            assert haulway.manifest(path).keys() == digests.keys()
+            envelope = offload({"data": data}, own.open_writer())
+            assert restore(envelope, own.open_reader()) == {"data": data}
+            shared.open_reader(), shared.stats()
+        return number
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == list(range(8))
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        assert not sys._is_gil_enabled()
+
+
 def check_command(command, testdata):
     def run(*words, **options):
         return subprocess.run([command, *words], capture_output=True, text=True,
@@ -217,6 +252,7 @@ def main():
         "goldens": lambda: check_goldens(command, testdata, folder),
         "saving": lambda: check_saving(testdata, folder),
         "arena": check_arena,
+        "threads": lambda: check_threads(testdata, folder),
         "command": lambda: check_command(command, testdata),
         "S3": lambda: check_s3(testdata, folder),
         "network": lambda: check_network(testdata, certificates),

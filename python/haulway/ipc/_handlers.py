@@ -352,8 +352,15 @@ class _Storage:
     __slots__ = ("address", "nbytes", "owner", "__weakref__")
 
 
-# Alive while a pickler's memo holds them.
-_storages = weakref.WeakValueDictionary()
+class _Storages(threading.local):
+    """The storages of the item that a thread pickles, alive while the pickler's
+    memo holds them."""
+
+    def __init__(self):
+        self.known = weakref.WeakValueDictionary()
+
+
+_storages = _Storages()
 
 
 def _restore_storage(buf):
@@ -399,12 +406,13 @@ _LARGE_STORAGE = 1 << 20
 
 
 def _storage_of(address, nbytes, owner):
-    storage = _storages.get((address, nbytes))
+    known = _storages.known
+    storage = known.get((address, nbytes))
     if storage is None:
         storage = _Storage()
         storage.address, storage.nbytes = address, nbytes
         storage.owner = owner
-        _storages[address, nbytes] = storage
+        known[address, nbytes] = storage
     return storage
 
 
