@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "haulway/buffer.h"
@@ -111,7 +110,7 @@ struct ArchiveWriterOptions {
   int threads = 0;  // 0: as many as this process may use.
 };
 
-inline constexpr std::tuple kArchiveWriterOptionFields{
+inline constexpr FieldTable kArchiveWriterOptionFields{
 
     Field("storage_alignment", &ArchiveWriterOptions::alignment,
           "alignment of payloads in the file, in bytes: a power of two up to "

@@ -16,7 +16,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "haulway/checkpoint.h"
@@ -57,7 +56,7 @@ struct DiffOptions {
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
-inline constexpr std::tuple kDiffOptionFields{
+inline constexpr FieldTable kDiffOptionFields{
 
     Field("ignore_dtype", &DiffOptions::ignore_dtype,
           "compare tensors of different dtypes by value"),
@@ -94,7 +93,7 @@ struct NumberDifference {
   uint64_t inf = 0;
 };
 
-inline constexpr std::tuple kNumberDifferenceFields{
+inline constexpr FieldTable kNumberDifferenceFields{
     Field("elements", &NumberDifference::elements,
           "number of elements in each tensor"),
     Field("differing", &NumberDifference::differing,
@@ -116,7 +115,7 @@ struct TensorSide {
   std::vector<int64_t> shape;
 };
 
-inline constexpr std::tuple kTensorKindFields{
+inline constexpr FieldTable kTensorKindFields{
 
     Field("dtype", &TensorSide::dtype, "dtype of the elements"),
     Field("shape", &TensorSide::shape, "shape of the tensor"),
@@ -138,7 +137,7 @@ struct ChangedTensor {
   TensorSide b() const { return {b_dtype, b_shape}; }
 };
 
-inline constexpr std::tuple kChangedTensorFields{
+inline constexpr FieldTable kChangedTensorFields{
 
     Field("name", &ChangedTensor::name, "name of the tensor"),
     Field("what", &ChangedTensor::what,
@@ -165,7 +164,7 @@ struct DiffReport {
   }
 };
 
-inline constexpr std::tuple kDiffReportFields{
+inline constexpr FieldTable kDiffReportFields{
 
     Field("equal", &DiffReport::equal, "true if nothing differs"),
     Field("added", &DiffReport::added, "names only in b"),
@@ -215,7 +214,7 @@ struct ManifestOptions {
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
-inline constexpr std::tuple kManifestOptionFields{
+inline constexpr FieldTable kManifestOptionFields{
 
     Field("verify", &ManifestOptions::verify, kVerifyMeaning),
     Field("threads", &ManifestOptions::threads, kThreadsMeaning,
@@ -257,7 +256,7 @@ struct TensorStats {
   double std = 0;  // Population standard deviation, as numpy.std().
 };
 
-inline constexpr std::tuple kTensorStatFields{
+inline constexpr FieldTable kTensorStatFields{
     Field("elements", &TensorStats::elements, "number of elements"),
     Field("min", &TensorStats::min, "smallest finite element"),
     Field("max", &TensorStats::max, "largest finite element"),
@@ -279,7 +278,7 @@ struct TensorStatsOptions {
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
-inline constexpr std::tuple kTensorStatsOptionFields{
+inline constexpr FieldTable kTensorStatsOptionFields{
 
     Field("threads", &TensorStatsOptions::threads, kThreadsMeaning,
           {.most = kMostThreads}),

@@ -21,7 +21,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -119,7 +118,7 @@ struct ConvertOptions {
   SinkOpener open = nullptr;  // By default OpenSink() of haulway/open.h.
 };
 
-inline constexpr std::tuple kConvertOptionFields{
+inline constexpr FieldTable kConvertOptionFields{
 
     Field("shard", &ConvertOptions::shard_bytes, kShardMeaning,
           ShardOption("convert")),
@@ -155,7 +154,7 @@ struct TensorProof {
   std::array<std::byte, 32> sha256{};  // Over its elements, in row-major order.
 };
 
-inline constexpr std::tuple kTensorProofFields{
+inline constexpr FieldTable kTensorProofFields{
 
     Field("name", &TensorProof::name, "name of the tensor"),
     Field("sha256", &TensorProof::sha256,
@@ -174,7 +173,7 @@ struct TieNote {
   std::string_view done() const { return dropped ? "dropped" : "copied"; }
 };
 
-inline constexpr std::tuple kTieNoteFields{
+inline constexpr FieldTable kTieNoteFields{
 
     Field("name", &TieNote::name, "name of the tensor"),
     Field("with", &TieNote::with, "tensor that it shares memory with"),
@@ -188,7 +187,7 @@ struct LeftOut {
   std::string why;
 };
 
-inline constexpr std::tuple kLeftOutFields{
+inline constexpr FieldTable kLeftOutFields{
 
     Field("name", &LeftOut::name, "the content"),
     Field("why", &LeftOut::why, "the reason"),
@@ -207,7 +206,7 @@ struct ConvertReport {
   WriteStats write;  // Total of all files; `seconds` is the time of the call.
 };
 
-inline constexpr std::tuple kConvertReportFields{
+inline constexpr FieldTable kConvertReportFields{
 
     Field("tensors", &ConvertReport::tensors, "number of tensors written"),
     Field("files", &ConvertReport::files, "files written; an index is last",
@@ -294,7 +293,7 @@ struct EditOptions {
   bool in_place = false;
 };
 
-inline constexpr std::tuple kEditOptionFields{
+inline constexpr FieldTable kEditOptionFields{
 
     Field("in_place", &EditOptions::in_place,
           "overwrite the header in the file, or fail; after a crash the next "
@@ -321,7 +320,7 @@ struct EditReport {
   bool moved = false;
 };
 
-inline constexpr std::tuple kEditReportFields{
+inline constexpr FieldTable kEditReportFields{
     Field("steps", &EditReport::steps, "the changes made, in words"),
     Field("tensors", &EditReport::tensors,
           "tensors in the file after the edit"),
@@ -379,7 +378,7 @@ struct RepackOptions {
   bool compact = false;
 };
 
-inline constexpr std::tuple kRepackOptionFields{
+inline constexpr FieldTable kRepackOptionFields{
 
     FieldsOfMember(&RepackOptions::archive),
     Field("compact", &RepackOptions::compact,
@@ -435,7 +434,7 @@ struct RepairOptions {
   Durability durability = Durability::kFull;
 };
 
-inline constexpr std::tuple kRepairOptionFields{
+inline constexpr FieldTable kRepairOptionFields{
 
     Field("durability", &RepairOptions::durability, kDurabilityMeaning,
           DurabilityOption("repair")),
@@ -450,7 +449,7 @@ struct TakenTensor {
   std::string from;  // The name of the source.
 };
 
-inline constexpr std::tuple kTakenTensorFields{
+inline constexpr FieldTable kTakenTensorFields{
 
     Field("name", &TakenTensor::name, "name of the tensor"),
     Field("from", &TakenTensor::from, "the copy that it was taken from"),
@@ -464,7 +463,7 @@ struct LostTensor {
   std::string why;
 };
 
-inline constexpr std::tuple kLostTensorFields{
+inline constexpr FieldTable kLostTensorFields{
 
     Field("name", &LostTensor::name, "name of the tensor"),
     Field("why", &LostTensor::why, "the reason"),
@@ -487,7 +486,7 @@ struct RepairReport {
   bool ok() const { return lost.empty(); }
 };
 
-inline constexpr std::tuple kRepairReportFields{
+inline constexpr FieldTable kRepairReportFields{
 
     Field("ok", &RepairReport::ok, "true if nothing is lost"),
     Field("fault", &RepairReport::fault,

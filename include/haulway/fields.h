@@ -11,8 +11,8 @@
 #include <functional>
 #include <optional>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "haulway/status.h"
 
@@ -95,8 +95,39 @@ struct FieldsOfMember {
   Member Struct::*member;
 };
 
+namespace fields_internal {
+
+// How: one base for each row. std::tuple has the same rows, but takes the
+// compiler up to a second for the tables of one header.
+template <size_t kIndex, class Row>
+struct Place {
+  Row row;
+};
+
+template <class Indices, class... Row>
+struct Places;
+
+template <size_t... kIndex, class... Row>
+struct Places<std::index_sequence<kIndex...>, Row...> : Place<kIndex, Row>... {
+  template <class Use>
+  constexpr decltype(auto) Apply(const Use& use) const {
+    return use(static_cast<const Place<kIndex, Row>&>(*this).row...);
+  }
+};
+
+}  // namespace fields_internal
+
+// The rows of a struct's table: FieldTable{Field(...), Field(...)}.
+// Apply(use) calls use(row, row, ...) with all rows and returns its result.
+template <class... Row>
+struct FieldTable
+    : fields_internal::Places<std::index_sequence_for<Row...>, Row...> {};
+
+template <class... Row>
+FieldTable(Row...) -> FieldTable<Row...>;
+
 // A struct with a table: FieldsOf() is declared beside the struct, and returns
-// a tuple of Field and FieldsOfMember.
+// a FieldTable of Field and FieldsOfMember.
 template <class Struct>
 concept HasFields = requires(const Struct& object) { FieldsOf(object); };
 
@@ -170,21 +201,17 @@ void AddField(const Field<Of, Member>& field, const Struct& more,
 // empty.
 template <class Struct, class Visit>
 void ForEachField(Struct& object, const Visit& visit) {
-  std::apply(
-      [&](const auto&... field) {
-        (fields_internal::VisitField(field, object, visit), ...);
-      },
-      FieldsOf(object));
+  FieldsOf(object).Apply([&](const auto&... field) {
+    (fields_internal::VisitField(field, object, visit), ...);
+  });
 }
 
 // Adds the fields of `more` to those of `*total`, as the table says.
 template <class Struct>
 void AddUp(const Struct& more, Struct* total) {
-  std::apply(
-      [&](const auto&... field) {
-        (fields_internal::AddField(field, more, total), ...);
-      },
-      FieldsOf(more));
+  FieldsOf(more).Apply([&](const auto&... field) {
+    (fields_internal::AddField(field, more, total), ...);
+  });
 }
 
 }  // namespace haulway

@@ -17,7 +17,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "haulway/fields.h"
@@ -156,7 +155,7 @@ struct WriteOptions {
   uint64_t memory_budget = 256 * kMiB;
 };
 
-inline constexpr std::tuple kWriteOptionFields{
+inline constexpr FieldTable kWriteOptionFields{
 
     Field("threads", &WriteOptions::threads, kThreadsMeaning,
           {.calls = "save convert writer commit", .most = kMostThreads}),
@@ -190,7 +189,7 @@ struct WriteStats {
   bool direct = false;
 };
 
-inline constexpr std::tuple kWriteStatFields{
+inline constexpr FieldTable kWriteStatFields{
     Field("bytes", &WriteStats::bytes, "size of the file", Adding::kSum),
     Field("tensor_bytes", &WriteStats::tensor_bytes,
           "bytes of payloads before encoding, a pickle included", Adding::kSum),

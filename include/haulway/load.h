@@ -24,7 +24,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "haulway/buffer.h"
@@ -108,7 +107,7 @@ struct LoadOptions {
 
 // Options that are also command-line flags and, but for the last two, keywords
 // in Python.
-inline constexpr std::tuple kLoadOptionFields{
+inline constexpr FieldTable kLoadOptionFields{
 
     Field("io", &LoadOptions::io,
           "how to read: 'mmap' maps the file; 'snapshot' maps the file and "
@@ -161,7 +160,7 @@ struct LoadStats {
   double resident = 0;
 };
 
-inline constexpr std::tuple kLoadStatFields{
+inline constexpr FieldTable kLoadStatFields{
     Field("tensor_bytes", &LoadStats::tensor_bytes,
           "bytes of the tensors that were loaded", Adding::kSum),
     Field("read_bytes", &LoadStats::read_bytes,

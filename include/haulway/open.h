@@ -34,7 +34,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "haulway/fields.h"
@@ -117,7 +116,7 @@ struct RemoteOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
-inline constexpr std::tuple kRemoteOptionFields{
+inline constexpr FieldTable kRemoteOptionFields{
 
     Field("headers", &RemoteOptions::headers,
           "dict of headers, sent to the host in the URL and to no other host "
@@ -276,7 +275,7 @@ struct DownloadStats {
   uint64_t retries = 0;
 };
 
-inline constexpr std::tuple kDownloadStatFields{
+inline constexpr FieldTable kDownloadStatFields{
     Field("bytes", &DownloadStats::bytes, "size of the file", Adding::kSum),
     Field("seconds", &DownloadStats::seconds, "duration of the call",
           Adding::kSum),
@@ -322,7 +321,7 @@ struct S3Options {
   std::function<std::string(std::string_view name)> environment = nullptr;
 };
 
-inline constexpr std::tuple kS3OptionFields{
+inline constexpr FieldTable kS3OptionFields{
 
     Field("access_key", &S3Options::access_key, "id of the access key"),
     Field("secret_key", &S3Options::secret_key, "secret access key",

@@ -14,7 +14,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "haulway/fields.h"
@@ -56,7 +55,7 @@ struct EncryptionKey {
   bool empty() const { return key.empty() && passphrase.empty(); }
 };
 
-inline constexpr std::tuple kEncryptionKeyFields{
+inline constexpr FieldTable kEncryptionKeyFields{
 
     Field("key", &EncryptionKey::key, "key: 32 bytes",
           {.secret = true, .in_python = false, .flag = "-"}),
@@ -151,7 +150,7 @@ struct OpenOptions {
   bool keep_meta = false;
 };
 
-inline constexpr std::tuple kOpenOptionFields{
+inline constexpr FieldTable kOpenOptionFields{
 
     Field("lenient", &OpenOptions::strictness,
           "accept what other readers accept, not only what the format allows; "

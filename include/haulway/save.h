@@ -21,7 +21,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -102,7 +101,7 @@ struct SaveOptions {
   std::string path{};
 };
 
-inline constexpr std::tuple kSaveOptionFields{
+inline constexpr FieldTable kSaveOptionFields{
 
     Field("alignment", &SaveOptions::alignment,
           "where tensors start: every offset is a multiple of this number of "
@@ -182,7 +181,7 @@ constexpr Option ShardOption(std::string_view calls) {
           .configured = false};
 }
 
-inline constexpr std::tuple kTensorWriterOptionFields{
+inline constexpr FieldTable kTensorWriterOptionFields{
 
     Field("shard", &TensorWriterOptions::shard_bytes, kShardMeaning,
           ShardOption("writer")),
@@ -199,7 +198,7 @@ struct WrittenFiles {
   WriteStats write;                // Sum over all files.
 };
 
-inline constexpr std::tuple kWrittenFilesFields{
+inline constexpr FieldTable kWrittenFilesFields{
 
     Field("files", &WrittenFiles::files, "files written; an index is last",
           Spelling::kPath),

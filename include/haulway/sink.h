@@ -16,7 +16,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 
 #include "haulway/fields.h"
 #include "haulway/source.h"
@@ -113,7 +112,7 @@ struct FileSinkOptions {
   std::string* temporary = nullptr;
 };
 
-inline constexpr std::tuple kFileSinkOptionFields{
+inline constexpr FieldTable kFileSinkOptionFields{
 
     Field("durability", &FileSinkOptions::durability, kDurabilityMeaning,
           DurabilityOption("save put create")),

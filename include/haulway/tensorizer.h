@@ -16,7 +16,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -145,7 +144,7 @@ inline constexpr std::string_view kRoomForMeaning =
     "for layout 'segments': number of tensors that can be appended before the "
     "file must be rearranged";
 
-inline constexpr std::tuple kTensorizerOptionFields{
+inline constexpr FieldTable kTensorizerOptionFields{
 
     Field("key", &TensorizerOptions::key, "key: 32 bytes",
           {.secret = true, .in_python = false, .flag = "-"}),
@@ -270,7 +269,7 @@ struct TensorizerEditOptions {
   std::function<std::array<std::byte, 24>(size_t tensor)> nonce = nullptr;
 };
 
-inline constexpr std::tuple kTensorizerEditOptionFields{
+inline constexpr FieldTable kTensorizerEditOptionFields{
 
     FieldsOfMember(&TensorizerEditOptions::key),
     Field("durability", &TensorizerEditOptions::durability, kDurabilityMeaning,
@@ -295,7 +294,7 @@ struct TensorizerEditStats {
   bool moved = false;           // Index or headers are at another offset now.
 };
 
-inline constexpr std::tuple kTensorizerEditStatFields{
+inline constexpr FieldTable kTensorizerEditStatFields{
     Field("tensors", &TensorizerEditStats::tensors,
           "tensors in the file after the edit"),
     Field("written_bytes", &TensorizerEditStats::written_bytes,

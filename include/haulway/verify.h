@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,7 +23,7 @@ namespace haulway {
 
 struct RemoteOptions;  // open.h
 
-inline constexpr std::tuple kFindingFields{
+inline constexpr FieldTable kFindingFields{
 
     Field("code", &Finding::code, "code of the fault, as of an error"),
     Field("message", &Finding::message, "the fault, and its place"),
@@ -40,7 +39,7 @@ struct Unchecked {
   bool needs_key = false;  // Could be checked with the file's key.
 };
 
-inline constexpr std::tuple kUncheckedFields{
+inline constexpr FieldTable kUncheckedFields{
 
     Field("what", &Unchecked::what, "the bytes, and why they were not checked"),
     Field("offset", &Unchecked::offset, "offset in the file"),
@@ -74,7 +73,7 @@ struct VerifyReport {
   }
 };
 
-inline constexpr std::tuple kVerifyReportFields{
+inline constexpr FieldTable kVerifyReportFields{
 
     Field("file", &VerifyReport::file, "the file", Spelling::kPath),
     Field("format", &VerifyReport::format, "the format"),
@@ -145,7 +144,7 @@ struct ScannedGlobal {
   uint64_t byte;  // Offset in the pickle of the opcode that names it.
 };
 
-inline constexpr std::tuple kScannedGlobalFields{
+inline constexpr FieldTable kScannedGlobalFields{
 
     Field("module", &ScannedGlobal::module,
           "module, as Python 3 would import it"),
@@ -173,7 +172,7 @@ struct ScannedPickle {
   OpcodeCounts opcodes;
 };
 
-inline constexpr std::tuple kScannedPickleFields{
+inline constexpr FieldTable kScannedPickleFields{
 
     Field("member", &ScannedPickle::member,
           "name of the archive's member; empty if the file is the pickle"),
@@ -202,7 +201,7 @@ struct ScanReport {
   bool safe() const { return verdict == Verdict::kSafe; }
 };
 
-inline constexpr std::tuple kScanReportFields{
+inline constexpr FieldTable kScanReportFields{
 
     Field("file", &ScanReport::file, "the file", Spelling::kPath),
     Field("verdict", &ScanReport::verdict,

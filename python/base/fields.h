@@ -199,11 +199,9 @@ bool SetPart(const FieldsOfMember<Of, Member>& part, std::string_view name,
 // InvalidArgumentError, with the name, if the field cannot have the value.
 template <class Struct>
 bool SetField(std::string_view name, nanobind::handle value, Struct* object) {
-  return std::apply(
-      [&](const auto&... part) {
-        return (fields_internal::SetPart(part, name, value, object) || ...);
-      },
-      FieldsOf(*object));
+  return FieldsOf(*object).Apply([&](const auto&... part) {
+    return (fields_internal::SetPart(part, name, value, object) || ...);
+  });
 }
 
 // Sets the fields named in the dict, each in every struct that has it. A value
