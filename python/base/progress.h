@@ -71,7 +71,8 @@ class Progress {
   }
 
  private:
-  // Keeps the exception that is set, and cancels the calls that have the options.
+  // Keeps the exception that is set, and cancels the calls that have the
+  // options.
   void Keep() {
     PyObject* type = nullptr;
     PyObject* value = nullptr;

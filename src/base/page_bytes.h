@@ -8,8 +8,8 @@
 
 namespace haulway {
 
-// 4 KiB on x86-64; on aarch64 the kernel is built for 4, 16 or 64 KiB. A handler
-// of a signal may call this.
+// 4 KiB on x86-64; on aarch64 the kernel is built for 4, 16 or 64 KiB. A
+// handler of a signal may call this.
 inline uint64_t PageBytes() {
   return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }

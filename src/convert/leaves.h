@@ -20,7 +20,8 @@ struct Leaves {
   std::vector<LeftOut> others;  // Numbers, text and objects, by path.
   // Paths of tensors that consist of several tensors: sparse and nested ones.
   std::set<std::string, std::less<>> composed;
-  // Name and key of each tensor in the outermost dict whose name is not its key.
+  // Name and key of each tensor in the outermost dict whose name is not its
+  // key.
   std::vector<std::pair<std::string, std::string>> keys;
 };
 
