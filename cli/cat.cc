@@ -1,4 +1,4 @@
-// How: only what the slice needs is read (LoadTensors), and more than 1,000
+// Design: only what the slice needs is read (LoadTensors), and more than 1,000
 // elements are summarised, as NumPy does. A view can repeat a few stored bytes
 // without end, so what it comes to is bounded. An npy file has the elements,
 // and for dtypes that NumPy lacks their bits; a record of an archive is written

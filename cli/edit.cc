@@ -1,6 +1,6 @@
-// How: all options become one FileEdit; files that tensors are taken from are
-// opened with it. Tensors that options name, by themselves or by a pattern, are
-// looked up in the file first, so that what is not there is refused before
+// Design: all options become one FileEdit; files that tensors are taken from
+// are opened with it. Tensors that options name, by themselves or by a pattern,
+// are looked up in the file first, so that what is not there is refused before
 // anything is written. Edit() finds the least that has to be written and says
 // it in steps, which a dry run prints instead of taking them.
 //

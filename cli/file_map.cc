@@ -1,7 +1,7 @@
-// How: the index says where storages and their frames lie; an archive says what
-// its other members are; what is between all these is a header, a hole or some
-// structure of the format, told apart by where it lies and whether it is zeros.
-// So this knows of no format, but that some are archives.
+// Design: the index says where storages and their frames lie; an archive says
+// what its other members are; what is between all these is a header, a hole or
+// some structure of the format, told apart by where it lies and whether it is
+// zeros. So this knows of no format, but that some are archives.
 //
 // What is in the page cache is asked before the index is read, which would
 // bring it in, cell by cell: as many as a screen shows. A bit for every page

@@ -1,9 +1,9 @@
-// How: a row an entry from the index alone, so that no payload is read: where a
-// tensor begins is computed, and says why not where it cannot be (inflated,
-// encrypted). With --stats the tensors are measured in one call, several at a
-// time, from a source that is not mapped, as what was read of a mapping counts
-// as this program's memory. Tables are built whole before they are printed, for
-// their columns; JSON is one object a line.
+// Design: a row an entry from the index alone, so that no payload is read:
+// where a tensor begins is computed, and says why not where it cannot be
+// (inflated, encrypted). With --stats the tensors are measured in one call,
+// several at a time, from a source that is not mapped, as what was read of a
+// mapping counts as this program's memory. Tables are built whole before they
+// are printed, for their columns; JSON is one object a line.
 //
 // Printing as tensors come was left out: columns would jump. Names from files
 // are escaped, since a terminal obeys what it is sent.

@@ -13,7 +13,7 @@ that a stub declares, the comments of stubs, the meanings of options and of
 fields, and the help of the command. Prints each opening with its file and line.
 """
 
-# How: each kind of file has a function that gives (line, text) of what people
+# Design: each kind of file has a function that gives (line, text) of what people
 # read in it, a paragraph at a time; a paragraph is cut into sentences, and one
 # pattern judges how each opens. Only openings are judged: within a sentence a
 # relative nearly always has its noun, and rules for the rest found more good

@@ -6,7 +6,7 @@
 PYTHON has what docs/site/requirements.txt names; this one can import haulway.
 """
 
-# How: the pages of docs/ are copied into a temporary folder, docs/README.md as
+# Design: the pages of docs/ are copied into a temporary folder, docs/README.md as
 # index.md. Each chapter of that page is a chapter of the navigation, its links
 # are the pages in it; so a page that the list of documents lacks is an error.
 # Files outside of docs/ that pages link to come along in a folder "project",

@@ -1,6 +1,6 @@
 """The pages of the Python reference, of the stubs and the docstrings."""
 
-# How: a stub says which names a module shows, with which signatures; the
+# Design: a stub says which names a module shows, with which signatures; the
 # docstring comes from the object itself, which is imported for that. A module
 # that cannot be imported here, for want of its host, is left out, and said so.
 

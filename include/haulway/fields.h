@@ -97,7 +97,7 @@ struct FieldsOfMember {
 
 namespace fields_internal {
 
-// How: one base for each row. std::tuple has the same rows, but takes the
+// Design: one base for each row. std::tuple has the same rows, but takes the
 // compiler up to a second for the tables of one header.
 template <size_t kIndex, class Row>
 struct Place {

@@ -1,5 +1,5 @@
-// How: both ends of a channel are classes over the library's. Every wait runs
-// without the GIL in slices, with a check for signals after each, so that
+// Design: both ends of a channel are classes over the library's. Every wait
+// runs without the GIL in slices, with a check for signals after each, so that
 // Ctrl-C ends it. Messages are encoded and decoded without Python's pickle
 // where possible (item_encoder.cc, item_decoder.cc).
 //

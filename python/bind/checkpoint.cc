@@ -1,7 +1,7 @@
-// How: a checkpoint is one class over the library's. Its index is converted on
-// demand: rows of tensors to TensorInfo objects, and names to a list on first
-// use. Memory is a class that keeps its Buffer alive. Loads release the GIL,
-// and report progress and check signals through Progress.
+// Design: a checkpoint is one class over the library's. Its index is converted
+// on demand: rows of tensors to TensorInfo objects, and names to a list on
+// first use. Memory is a class that keeps its Buffer alive. Loads release the
+// GIL, and report progress and check signals through Progress.
 //
 // Building a Python object per tensor at open would take longer than parsing
 // the index, and most programs want only a few of them. Classes are used

@@ -1,9 +1,9 @@
 // Bindings of convert and of the tensor-by-tensor writer.
 //
-// How: Python has already checked the options. Names are selected and renamed
-// by Python functions, called with the GIL while the library plans; the rest
-// runs without it. A TensorWriter borrows the bytes that it is given for the
-// duration of the call. Reports are dicts with the fields of WriteStats.
+// Design: Python has already checked the options. Names are selected and
+// renamed by Python functions, called with the GIL while the library plans; the
+// rest runs without it. A TensorWriter borrows the bytes that it is given for
+// the duration of the call. Reports are dicts with the fields of WriteStats.
 //
 // A callback into Python for each tensor's bytes was left out: writing threads
 // would wait for the GIL. Callers that produce tensors one by one use the

@@ -1,7 +1,7 @@
 // Bindings for distributed checkpoints: the content of `.metadata`, and where
 // the chunks are stored.
 //
-// How: the library parses and checks. Its results are converted to tuples in
+// Design: the library parses and checks. Its results are converted to tuples in
 // one pass, from which Python builds torch's classes. Data of other planners
 // are converted by value, shared containers once.
 

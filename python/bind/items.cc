@@ -1,7 +1,7 @@
 // Bindings for concatenated archives: files in which several torch.save
 // checkpoints follow one another, as torch.distributed.checkpoint writes them.
 //
-// How: every item is opened as a checkpoint in its range of a file, and an
+// Design: every item is opened as a checkpoint in its range of a file, and an
 // ItemsReader joins their tensors: row i of the result is the tensor of item i,
 // and its storage has its offset in the concatenation of the files. The engine
 // can then plan one load over all items: it merges neighbours, reads on several

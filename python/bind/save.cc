@@ -1,7 +1,7 @@
 // Bindings for writing archives: complete ones with a layout made in advance,
 // and record by record.
 //
-// How: the Python arguments (names, buffers, addresses of storages) are
+// Design: the Python arguments (names, buffers, addresses of storages) are
 // converted under the GIL into the library's own description, which holds
 // references to what it borrows. Then the GIL is released, and the engine
 // writes. Records without bytes are holes, for plans that others fill. Every

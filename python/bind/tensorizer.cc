@@ -1,7 +1,8 @@
-// How: this file exports the features that only Tensorizer files have: modules
-// and headers of tensors, hashes, segments, streams and edits. A struct becomes
-// a class, or a dict by its table of fields, never a long tuple. Arguments are
-// converted under the GIL (tensorizer_inputs.h), and long work runs without it.
+// Design: this file exports the features that only Tensorizer files have:
+// modules and headers of tensors, hashes, segments, streams and edits. A struct
+// becomes a class, or a dict by its table of fields, never a long tuple.
+// Arguments are converted under the GIL (tensorizer_inputs.h), and long work
+// runs without it.
 //
 // The drop-in for the reference package is Python code over these calls.
 // Separate bindings for it were left out: they would have been a second way

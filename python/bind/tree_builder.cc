@@ -1,4 +1,4 @@
-// How: the value tree becomes Python objects in one walk. A table from
+// Design: the value tree becomes Python objects in one walk. A table from
 // identities to objects keeps shared objects shared and cycles intact. Dicts,
 // lists and numbers are made here by the C API; tensors are made from their
 // rows by a factory in Python, the only part that knows torch and NumPy. The

@@ -5,7 +5,7 @@ and at most 199 characters. Text comes from files and may hold anything: it is
 quoted, control characters are escaped, and HTML is escaped in tables.
 """
 
-# How: every class passes facts to described(), which quotes, shortens and joins
+# Design: every class passes facts to described(), which quotes, shortens and joins
 # them, so that no class can print a whole list or a raw name. reprlib limits
 # values of any type; strings are cut before they are quoted, because repr() of
 # a long one costs as much as reading it. Tables take a limited number of rows:

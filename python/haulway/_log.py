@@ -5,7 +5,7 @@
 Messages hold no key, no passphrase and no credentials of a URL.
 """
 
-# How: importing logging takes longer than importing this package, so the
+# Design: importing logging takes longer than importing this package, so the
 # package never does. If the program has not imported logging, nobody can have
 # set a level, and nothing is logged. If the level is above debug, a call costs
 # one lookup of a level that logging caches.

@@ -5,7 +5,7 @@ writes follow these; tools/make_docs.py makes their documentation and the type
 stubs of them.
 """
 
-# How: an option is a row: default, check, meaning, and group of options that
+# Design: an option is a row: default, check, meaning, and group of options that
 # exclude one another. Calls take **options and pass them to one class
 # (_reading/call.py, _writing/call.py), which lays a call's own values over
 # those of the thread, the process and the environment. A row of a writing

@@ -1,5 +1,5 @@
-// How: an object whose type the walker does not handle itself is reduced as in
-// CPython: by a dispatch table, then __reduce_ex__, then the checks that
+// Design: an object whose type the walker does not handle itself is reduced as
+// in CPython: by a dispatch table, then __reduce_ex__, then the checks that
 // pickle.py makes on the result, in its order. A global is written only after a
 // lookup has shown that its name leads back to the object and that it is data.
 // Arguments, state and items are then walked like any other object.

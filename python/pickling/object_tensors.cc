@@ -1,4 +1,4 @@
-// How: a tensor is recognised by its exact type and written from ten
+// Design: a tensor is recognised by its exact type and written from ten
 // properties, each read once: dtype, shape, strides, offset, storage, and the
 // flags that decide which of torch's rebuild functions is called. Its storage
 // becomes a record; the record's key is the order in which storages are first

@@ -1,5 +1,5 @@
-// How: the walker treats Python objects as pickle.Pickler.save() does, in the
-// same order and with the same batches, and writes through PickleWriter, so
+// Design: the walker treats Python objects as pickle.Pickler.save() does, in
+// the same order and with the same batches, and writes through PickleWriter, so
 // that the result equals CPython's byte for byte. Exact types are written by
 // the C API; other objects use their reduction. Two things differ: a global
 // that is not data ends the walk with an error that shows the path to the

@@ -1,4 +1,4 @@
-// How: the headers have the place of each chunk in its tensor
+// Design: the headers have the place of each chunk in its tensor
 // (DCP_SHARDING_INFO) and, in files that Haulway wrote, the sizes of whole
 // tensors (DCP_TENSOR_SIZES). In torch's own files, a tensor ends where its
 // last chunk does, and only the numbers in file names show that the last file

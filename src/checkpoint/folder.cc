@@ -1,6 +1,6 @@
-// How: a folder is classified by the names of its files and the contents of its
-// indexes only. One pass records which files open a directory, which files are
-// shards by their names, and which indexes there are. Then each file is a
+// Design: a folder is classified by the names of its files and the contents of
+// its indexes only. One pass records which files open a directory, which files
+// are shards by their names, and which indexes there are. Then each file is a
 // checkpoint, part of one, or neither. Listings and bulk commands use the same
 // object, so a folder looks the same to every command.
 //

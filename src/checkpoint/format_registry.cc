@@ -1,4 +1,4 @@
-// How: one array of rows, tried in order. A head of 512 bytes distinguishes
+// Design: one array of rows, tried in order. A head of 512 bytes distinguishes
 // most formats. Where several share a signature (a zip of torch, of
 // TorchScript, of NumPy), the row's `confirm` looks inside. All other facts
 // about a format, such as its name in messages and its suffixes, also come from

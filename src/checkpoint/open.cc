@@ -1,8 +1,8 @@
-// How: a name is a URI with a scheme, or a path. A table has a row per scheme,
-// with functions to open a source and a sink and, if the scheme has folders, to
-// list them. A folder leads to the file that opens it. A pipe or descriptor is
-// read to its end, because formats are read by ranges. Messages show only the
-// public part of a URL.
+// Design: a name is a URI with a scheme, or a path. A table has a row per
+// scheme, with functions to open a source and a sink and, if the scheme has
+// folders, to list them. A folder leads to the file that opens it. A pipe or
+// descriptor is read to its end, because formats are read by ranges. Messages
+// show only the public part of a URL.
 //
 // Alternatives not taken: registering schemes from their own modules needs code
 // before main(). Guessing whether `a:b` is a scheme could hide a file with that

@@ -1,4 +1,4 @@
-// How: the requirements of all formats are checked here once (names, shapes
+// Design: the requirements of all formats are checked here once (names, shapes
 // against bytes, views against storages), and views are resolved for formats
 // that have none. So a format's lay_out() only places valid tensors. A view of
 // memory that no other tensor uses is written in place if it is dense;

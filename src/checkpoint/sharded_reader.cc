@@ -1,4 +1,4 @@
-// How: each shard is opened by its own format's reader, several in parallel,
+// Design: each shard is opened by its own format's reader, several in parallel,
 // and they are joined (joined_reader.h) to one index over one concatenated
 // source. The engine then loads them like any file. The weight_map of an index
 // is compared with the shards' contents in both directions, so a shard from

@@ -1,6 +1,6 @@
-// How: tensors are selected row by row. Tensors that share memory are handled
-// in groups of overlapping ranges of one storage. Then each tensor becomes a
-// range of a source, which is read when it is written.
+// Design: tensors are selected row by row. Tensors that share memory are
+// handled in groups of overlapping ranges of one storage. Then each tensor
+// becomes a range of a source, which is read when it is written.
 //
 // Tried instead: separate code for converting and editing. The two refused
 // different inputs. This code serves both: an edit is a conversion to the

@@ -1,4 +1,4 @@
-// How: both files are read in pieces of 1 MiB, the same elements of both, so
+// Design: both files are read in pieces of 1 MiB, the same elements of both, so
 // that memcmp() finds both pieces in the cache. If it finds a difference, both
 // pieces are converted to numbers. Threads take pieces in the order of the
 // first file.

@@ -1,7 +1,8 @@
-// How: an edit is a description of the new file's content, as for a conversion,
-// with other names, metadata or tensors. Its layout is compared with the
-// existing file. If the difference lies in one sector, only that is written;
-// otherwise the file is written anew, and the kernel copies the tensors.
+// Design: an edit is a description of the new file's content, as for a
+// conversion, with other names, metadata or tensors. Its layout is compared
+// with the existing file. If the difference lies in one sector, only that is
+// written; otherwise the file is written anew, and the kernel copies the
+// tensors.
 //
 // A header of several sectors is changed in place, with a journal, only on
 // request: other readers do not know journals, and after a crash they would

@@ -1,4 +1,4 @@
-// How: files in segments are edited in place. Other files, and edits that
+// Design: files in segments are edited in place. Other files, and edits that
 // segments do not support, are laid out anew with the path, kind and module
 // number of each tensor, which a conversion would lose.
 //

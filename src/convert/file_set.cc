@@ -1,9 +1,9 @@
-// How: all files are written to sinks that delay their Commit(), so nothing is
-// visible before everything is written. Then they are committed in order, with
-// the file that opens the others last. A model's files are laid out one after
-// another, each when it is written. Those of a directory are laid out together,
-// because `.metadata` has the place of every tensor. Files that are read back
-// before Commit() are opened under the sinks' temporary names.
+// Design: all files are written to sinks that delay their Commit(), so nothing
+// is visible before everything is written. Then they are committed in order,
+// with the file that opens the others last. A model's files are laid out one
+// after another, each when it is written. Those of a directory are laid out
+// together, because `.metadata` has the place of every tensor. Files that are
+// read back before Commit() are opened under the sinks' temporary names.
 //
 // Alternative not taken: commit each file when it is written. A conversion that
 // fails would leave some of them.

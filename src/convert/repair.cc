@@ -1,5 +1,5 @@
-// How: each copy is opened, if necessary as what is left of it (salvage.h). A
-// tensor is intact in a copy if all its bytes are present and every checksum
+// Design: each copy is opened, if necessary as what is left of it (salvage.h).
+// A tensor is intact in a copy if all its bytes are present and every checksum
 // that covers them matches, which takes reading it once. The new file takes
 // each tensor from the first copy where it is intact, and is written as
 // Convert() writes.

@@ -1,4 +1,4 @@
-// How: a truncated file is read through a source that is as long as the
+// Design: a truncated file is read through a source that is as long as the
 // original. Past the cut it has zeros, and the structures that a reader
 // requires. So every reader works unchanged, and the storages that end past the
 // cut are lost.

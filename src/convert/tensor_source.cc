@@ -1,4 +1,4 @@
-// How: two kinds of source provide the bytes of tensors.
+// Design: two kinds of source provide the bytes of tensors.
 //
 // A StoredSource serves tensors whose elements are contiguous in the file, as
 // most are. Any range is read, decrypted, byte-swapped and cast on its own, by

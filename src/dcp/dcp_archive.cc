@@ -1,8 +1,8 @@
-// How: torch.save() writes small records before the tensor's record, and stores
-// their sizes only in the descriptors after them. So each record is followed to
-// the descriptor that states the distance at which it is found; the next header
-// comes after it. The archive's own directory is not read, because that would
-// take an extra request per chunk; `verify` reads and compares it.
+// Design: torch.save() writes small records before the tensor's record, and
+// stores their sizes only in the descriptors after them. So each record is
+// followed to the descriptor that states the distance at which it is found; the
+// next header comes after it. The archive's own directory is not read, because
+// that would take an extra request per chunk; `verify` reads and compares it.
 //
 // Alternative not taken: assume the usual 704 bytes. The head has 768 bytes for
 // longer shapes, and other writers differ.

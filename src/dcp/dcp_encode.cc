@@ -1,4 +1,4 @@
-// How: the encoder writes the opcodes that Python's own pickler, protocol 4,
+// Design: the encoder writes the opcodes that Python's own pickler, protocol 4,
 // writes for torch's classes, without building a tree: each object is created
 // empty and filled from a dict, sizes are calls of torch.Size, and every string
 // and global is written once and then fetched from the memo.

@@ -1,7 +1,7 @@
-// How: for each tensor, the volumes must add up and no two chunks may overlap;
-// together, this rules out holes. Overlaps are found by a sweep along the
-// dimension in which the chunks differ most, so a grid of n chunks takes about
-// n * sqrt(n) comparisons. A tensor that takes too many is refused.
+// Design: for each tensor, the volumes must add up and no two chunks may
+// overlap; together, this rules out holes. Overlaps are found by a sweep along
+// the dimension in which the chunks differ most, so a grid of n chunks takes
+// about n * sqrt(n) comparisons. A tensor that takes too many is refused.
 //
 // Alternatives not taken: comparing all pairs takes minutes for 100,000 chunks;
 // cutting the tensor recursively fails for tilings without a straight cut.

@@ -1,8 +1,8 @@
-// How: the pickle machine turns the bytes into a tree in which every class of
-// the format is an opaque label. This code walks the tree as the classes would
-// be filled: attributes by name, sizes as tuples. It refuses names that the
-// machine allows elsewhere, so only the format's own names are accepted. Items
-// are looked up by name and offset in one hash table.
+// Design: the pickle machine turns the bytes into a tree in which every class
+// of the format is an opaque label. This code walks the tree as the classes
+// would be filled: attributes by name, sizes as tuples. It refuses names that
+// the machine allows elsewhere, so only the format's own names are accepted.
+// Items are looked up by name and offset in one hash table.
 //
 // Alternative not taken: accept everything that torch.load() accepts. Python
 // loads this file with the full pickle machine, and that is the security hole

@@ -1,8 +1,8 @@
-// How: the metadata lists the tensors and their chunks, so the index is built
-// without reading a data file. ChunkSource assembles the tensors when they are
-// read. Objects are small archives of torch.save(); its reader reads them on
-// opening, and the planner's paths place them in the state dict. The storages
-// of tensors within objects follow those of the directory.
+// Design: the metadata lists the tensors and their chunks, so the index is
+// built without reading a data file. ChunkSource assembles the tensors when
+// they are read. Objects are small archives of torch.save(); its reader reads
+// them on opening, and the planner's paths place them in the state dict. The
+// storages of tensors within objects follow those of the directory.
 //
 // Safetensors data files have no `.metadata`. Their headers, which other code
 // reads, have the same facts, and chunks are not wrapped in archives.

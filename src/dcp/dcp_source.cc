@@ -1,4 +1,4 @@
-// How: each request becomes runs. A run is a piece of a chunk's data and its
+// Design: each request becomes runs. A run is a piece of a chunk's data and its
 // destination in memory. Runs are sorted by file position and merged into few
 // reads: long ones go directly into their memory, short ones together with
 // their neighbours, and heads of archives that were not read yet together with

@@ -1,4 +1,4 @@
-// How: every archive is verified as a file of torch.save(), by its own
+// Design: every archive is verified as a file of torch.save(), by its own
 // directory. Then the chunk's data is located as a load does it, and both ways
 // must find the same place.
 

@@ -1,6 +1,6 @@
-// How: the names of data files contain the id of the save, so a new checkpoint
-// never overwrites the files of an old one. `.metadata` is written last, and
-// lists the files of the checkpoint.
+// Design: the names of data files contain the id of the save, so a new
+// checkpoint never overwrites the files of an old one. `.metadata` is written
+// last, and lists the files of the checkpoint.
 
 #include "dcp/dcp_writer.h"
 

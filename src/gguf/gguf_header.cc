@@ -1,7 +1,7 @@
-// How: one pass over the bytes. Each length is compared with what the file can
-// still contain before it is used. A header does not state its length, so the
-// caller passes the start of the file, and more of it if that was not enough.
-// Parsing again costs less than a parser state that can stop anywhere.
+// Design: one pass over the bytes. Each length is compared with what the file
+// can still contain before it is used. A header does not state its length, so
+// the caller passes the start of the file, and more of it if that was not
+// enough. Parsing again costs less than a parser state that can stop anywhere.
 //
 // Counts are never used directly for allocations: each is limited by the
 // minimum size of its items. Values keep their type by name, so that writing

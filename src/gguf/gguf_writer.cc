@@ -1,5 +1,5 @@
-// How: the header is built as little-endian fields: key-values, then a row per
-// tensor, in file order. Then offsets are known, and the payloads need only
+// Design: the header is built as little-endian fields: key-values, then a row
+// per tensor, in file order. Then offsets are known, and the payloads need only
 // padding between them. A value keeps the type that the converted file stated.
 // If no type is stated, it is the smallest that holds every value of an array,
 // and float32 only if that is exact.

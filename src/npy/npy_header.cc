@@ -1,7 +1,7 @@
-// How: the header is a Python literal with three keys whose values have three
-// kinds, so a parser for just these suffices. It knows strings without escapes,
-// booleans, numbers and tuples, and skips the contents of a structured type,
-// whose elements are opaque bytes to Haulway.
+// Design: the header is a Python literal with three keys whose values have
+// three kinds, so a parser for just these suffices. It knows strings without
+// escapes, booleans, numbers and tuples, and skips the contents of a structured
+// type, whose elements are opaque bytes to Haulway.
 //
 // Alternative not taken: NumPy calls ast.literal_eval(), which accepts much
 // more and costs more. Headers that it would accept and this parser refuses are

@@ -1,7 +1,7 @@
-// How: an npz is laid out as Python's zipfile writes it for numpy.savez(), with
-// a zip64 field in every local header, so equal tensors make equal files. The
-// CRC-32 of an array precedes it, so payloads are digested in order. Each has
-// an encoder that begins with the npy header.
+// Design: an npz is laid out as Python's zipfile writes it for numpy.savez(),
+// with a zip64 field in every local header, so equal tensors make equal files.
+// The CRC-32 of an array precedes it, so payloads are digested in order. Each
+// has an encoder that begins with the npy header.
 //
 // Alternative not taken: descriptors behind the payloads, as in torch's
 // archives, would allow digesting pieces in any order, but the files would

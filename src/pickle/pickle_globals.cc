@@ -1,5 +1,5 @@
-// How: a table lists the names that are data, by module and name, with the kind
-// of their call. Names that contain a dtype (torch.FloatStorage,
+// Design: a table lists the names that are data, by module and name, with the
+// kind of their call. Names that contain a dtype (torch.FloatStorage,
 // torch.cuda.sparse.HalfTensor) are split into words instead of listed 200
 // times. Python 2 names are first renamed by Python's own table, so that each
 // name is looked up in one spelling. The parser looks up each name in a pickle

@@ -1,5 +1,5 @@
-// How: nothing is called. REDUCE, NEWOBJ or BUILD with a known constructor of
-// data (a set, an OrderedDict, bytes, complex) is evaluated on values. Any
+// Design: nothing is called. REDUCE, NEWOBJ or BUILD with a known constructor
+// of data (a set, an OrderedDict, bytes, complex) is evaluated on values. Any
 // other allowed callable becomes an Object, which holds the callable's name,
 // its arguments and its state, for a format to interpret. Everything else ends
 // the parse with the name and its byte, or is recorded as opaque if the caller

@@ -1,9 +1,9 @@
-// How: containers grow in the tree's arena: lists by the batches that pickles
-// have, and dicts with a separate hash table only above a number of items,
-// because most dicts are small and faster to search linearly. A key that is set
-// twice keeps its first position and takes the last value, as in Python. The
-// total work of comparing keys is limited, so keys chosen to collide cost no
-// more than others.
+// Design: containers grow in the tree's arena: lists by the batches that
+// pickles have, and dicts with a separate hash table only above a number of
+// items, because most dicts are small and faster to search linearly. A key that
+// is set twice keeps its first position and takes the last value, as in Python.
+// The total work of comparing keys is limited, so keys chosen to collide cost
+// no more than others.
 //
 // Alternatives not taken: std::unordered_map allocates once per item; a table
 // for every dict costs a small dict more than all its lookups. Capacity at

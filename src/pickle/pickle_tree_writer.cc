@@ -1,4 +1,4 @@
-// How: it walks the tree as CPython's C pickler walks objects, with the same
+// Design: it walks the tree as CPython's C pickler walks objects, with the same
 // batches of 1000, the same order of PUTs and the same handling of objects that
 // contain themselves. So data that torch.save() wrote is reproduced byte for
 // byte. Identity is an address: of a container, or of the text that two

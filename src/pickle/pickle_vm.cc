@@ -1,4 +1,4 @@
-// How: one loop over the opcodes, on a stack of 16-byte values. The opcodes
+// Design: one loop over the opcodes, on a stack of 16-byte values. The opcodes
 // that dominate state dicts (texts, ints, memo, tuples, BINGET) run in place in
 // Run(); rare ones are function calls. Text is not copied: values are views of
 // the pickle. The memory that a parse may take is limited relative to the bytes

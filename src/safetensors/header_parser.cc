@@ -1,7 +1,7 @@
-// How: one pass of simdjson's on-demand parser over the header. Each value is
-// consumed as the type that it must have; shapes and offsets go directly to the
-// rows of tensors. simdjson checks skipped values only for matching brackets,
-// so ignored values are walked and validated here. Repeated names and
+// Design: one pass of simdjson's on-demand parser over the header. Each value
+// is consumed as the type that it must have; shapes and offsets go directly to
+// the rows of tensors. simdjson checks skipped values only for matching
+// brackets, so ignored values are walked and validated here. Repeated names and
 // overlapping tensors are found after all tensors are parsed.
 //
 // Alternative not taken: simdjson's DOM takes several times the memory of the

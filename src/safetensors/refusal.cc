@@ -1,4 +1,4 @@
-// How: programs compare these messages, so a refused header is read again in
+// Design: programs compare these messages, so a refused header is read again in
 // the order in which the package checks it. A JSON reader that stops at the
 // first fault reports what and where, as the package's reader does. Entries of
 // tensors are checked one by one, but the fault of the first wrong entry is

@@ -1,9 +1,9 @@
-// How: for layouts whose digests can be combined (CRC-32), the file is divided
-// into chunks of equal size that threads take in order. Each thread digests the
-// parts of payloads in its chunk. A frame that needs a whole payload's digest
-// is encoded by the chunk that contains it, which waits until all earlier
-// chunks are digested. Small parts are copied together; large ones are written
-// in place.
+// Design: for layouts whose digests can be combined (CRC-32), the file is
+// divided into chunks of equal size that threads take in order. Each thread
+// digests the parts of payloads in its chunk. A frame that needs a whole
+// payload's digest is encoded by the chunk that contains it, which waits until
+// all earlier chunks are digested. Small parts are copied together; large ones
+// are written in place.
 //
 // Alternative not taken: one payload per thread, as payload_writer.cc must do,
 // leaves one thread alone with the largest. Direct I/O once had a writer of its

@@ -1,10 +1,11 @@
-// How: for layouts that digest in order (SHA-256, a MAC), one thread processes
-// a payload from start to end. Many small payloads are digested together in
-// SIMD lanes. A payload to be encrypted is encrypted ahead, into 4 MiB of
-// memory, while another thread is in the kernel. Frames that need a digest are
-// written together with it. The largest payloads start first, so that none is
-// left alone at the end. For an ordered sink, a single thread writes, and
-// payloads that are not in memory in their stored form are digested twice.
+// Design: for layouts that digest in order (SHA-256, a MAC), one thread
+// processes a payload from start to end. Many small payloads are digested
+// together in SIMD lanes. A payload to be encrypted is encrypted ahead, into 4
+// MiB of memory, while another thread is in the kernel. Frames that need a
+// digest are written together with it. The largest payloads start first, so
+// that none is left alone at the end. For an ordered sink, a single thread
+// writes, and payloads that are not in memory in their stored form are digested
+// twice.
 //
 // Tried instead: writing pieces of 64 KiB that cross pages, with all threads in
 // the kernel, took 518 to 606 ms per GiB; whole MiBs by one thread, while

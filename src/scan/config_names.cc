@@ -1,4 +1,4 @@
-// How: model configurations name classes and modules in two ways. Some keys
+// Design: model configurations name classes and modules in two ways. Some keys
 // belong to one program, which defines what it does with them: tables list
 // these keys and the values that are allowed. Other programs use keys like
 // "type", "target" or "class", which plain data uses too. For these the value

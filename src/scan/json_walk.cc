@@ -1,4 +1,4 @@
-// How: one pass with a stack of the open objects and lists. Each level holds
+// Design: one pass with a stack of the open objects and lists. Each level holds
 // what its key says about the values in it (config_names.h), so a value is
 // judged when it is read. Facts that need several members, such as the class of
 // a skops object or the parts of a pipeline, are judged at the end of the

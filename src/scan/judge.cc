@@ -1,4 +1,4 @@
-// How: any bytes are first traced as a pickle from byte 0, because a reader
+// Design: any bytes are first traced as a pickle from byte 0, because a reader
 // that takes them for a pickle executes opcodes until it fails. Then the
 // signatures tell which other readers would open the bytes, and the contents
 // that these readers find are judged the same way. A file that two readers

@@ -1,6 +1,6 @@
 // Judges files in no known checkpoint format, and what their names imply.
 //
-// How: a file is SAFE only if its content is proven to be data. When no
+// Design: a file is SAFE only if its content is proven to be data. When no
 // checkpoint reader accepts a file, it is a text, media of other programs, or
 // unknown. A text is data for some programs and code for others, so the name
 // counts: programs that run files go by the name, and shells take any text

@@ -1,8 +1,8 @@
 // Judges the records of zip archives: from torch.save(), TorchScript,
 // torch.export, torch.package, NumPy and others.
 //
-// How: the names of the records show which readers would open the archive. Each
-// record is judged by what these readers do with it: a pickle is traced,
+// Design: the names of the records show which readers would open the archive.
+// Each record is judged by what these readers do with it: a pickle is traced,
 // TorchScript and torch.export programs are checked for what they call, nested
 // archives are opened, and other records are judged as files of their own. The
 // inflated size is limited per record and in total; if a record is not inflated

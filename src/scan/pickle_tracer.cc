@@ -1,4 +1,4 @@
-// How: the tracer executes opcodes on a stack of kinds. A value takes eight
+// Design: the tracer executes opcodes on a stack of kinds. A value takes eight
 // bytes: the kind of the object, and the offset of the opcode that made it. If
 // a string turns out to name something, it is decoded again from that offset.
 // So memory depends on the number of values alive at a time, not on the

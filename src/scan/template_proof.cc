@@ -1,4 +1,4 @@
-// How: every path from a value to Python's modules goes through an attribute
+// Design: every path from a value to Python's modules goes through an attribute
 // whose name begins with an underscore, or through a call. So a template is
 // proven harmless if no attribute begins with an underscore, every attribute
 // name that an expression could compute is a literal, and the template uses

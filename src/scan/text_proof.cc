@@ -1,10 +1,10 @@
-// How: a text that is JSON to its last byte is data, unless it names something
-// that a JSON reader imports or evaluates (config_names.h). Any other text is
-// searched for YAML tags, because YAML readers accept every text, and, if its
-// name is that of a configuration, for the same names. What remains could still
-// be a shell program, because a shell accepts every text. The file name tells
-// whether someone would run it. Without a name, lines that read like commands
-// are reported.
+// Design: a text that is JSON to its last byte is data, unless it names
+// something that a JSON reader imports or evaluates (config_names.h). Any other
+// text is searched for YAML tags, because YAML readers accept every text, and,
+// if its name is that of a configuration, for the same names. What remains
+// could still be a shell program, because a shell accepts every text. The file
+// name tells whether someone would run it. Without a name, lines that read like
+// commands are reported.
 
 #include "scan/text_proof.h"
 

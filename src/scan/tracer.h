@@ -1,7 +1,7 @@
 // The pickle tracer as a class; pickle_tracer.h has its contract.
 //
-// How: it executes the opcodes of a pickle on values of eight bytes that keep
-// only what can decide a verdict: the kind of an object, the offset of a
+// Design: it executes the opcodes of a pickle on values of eight bytes that
+// keep only what can decide a verdict: the kind of an object, the offset of a
 // string, the global that was named. So tracing a pickle of any size takes
 // memory of a few times its memo. Where Python's two unpicklers, in C and in
 // Python, differ, the tracer goes on only if both would read the same opcodes,

@@ -5,7 +5,7 @@
 // imports. A few return what they were given, so that a class or an enumeration
 // member looks like the result of a call.
 //
-// How: picklers write the tuple of arguments right before the call, so the
+// Design: picklers write the tuple of arguments right before the call, so the
 // tracer keeps the items of the last tuple. A call with another tuple is a
 // fault, as is one whose arguments are not as picklers write them. Alternative
 // not taken: keep the items of all tuples. That costs a hundred bytes for each

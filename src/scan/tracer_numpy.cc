@@ -5,7 +5,7 @@
 // state twice frees its memory while others still use it. So a pickle that
 // names only harmless classes could read any byte of the process.
 //
-// How: the tracer accepts dtypes and arrays only in the form in which NumPy
+// Design: the tracer accepts dtypes and arrays only in the form in which NumPy
 // writes them. A dtype is numpy.dtype('f8', False, True) with the flags and the
 // size of its kind; an array is _reconstruct(numpy.ndarray, (0,), b'b') and
 // gets a state once. Every other use of the two classes is a fault. Counting

@@ -1,4 +1,4 @@
-// How: the text is searched for words followed by a separator, at any place,
+// Design: the text is searched for words followed by a separator, at any place,
 // including comments and quotes. So every key that some reader sees is found,
 // and more. The search is repeated on the text with the escapes of
 // double-quoted strings decoded.

@@ -1,9 +1,9 @@
-// How: elements are converted in blocks of 512 through float32 values in the L1
-// cache, so n types need n conversions each way instead of n * n. Integers are
-// converted to other integers and to float64 directly, because float32 would
-// lose bits. Half precision uses instructions of the processor if available,
-// one-byte types a table of 256. Rounding is to nearest even, and NaNs are
-// those of PyTorch.
+// Design: elements are converted in blocks of 512 through float32 values in the
+// L1 cache, so n types need n conversions each way instead of n * n. Integers
+// are converted to other integers and to float64 directly, because float32
+// would lose bits. Half precision uses instructions of the processor if
+// available, one-byte types a table of 256. Rounding is to nearest even, and
+// NaNs are those of PyTorch.
 //
 // Alternative not taken: a loop for every pair of types. That is many times the
 // code for little speed, because reading memory takes most of the time.

@@ -1,4 +1,4 @@
-// How: an edit writes new bytes only where the old file has none: data after
+// Design: an edit writes new bytes only where the old file has none: data after
 // its end; index and headers into their slack, into blocks inserted for them,
 // or to a new place. Then one write of the 512-byte head makes the edit take
 // effect. So an interruption leaves the old file intact, and the next edit

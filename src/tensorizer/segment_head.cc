@@ -1,9 +1,9 @@
-// How: the layout section is a list of tagged fields, each with a length, and a
-// CRC-32 over all of it. It is in the first 512 bytes of the file: one sector,
-// which a disk writes completely or not at all, so writing it makes an edit
-// take effect. A reader stops at a tag that it does not know, unless the tag is
-// marked as optional. Bounds are checked against the file and one another
-// before any is used.
+// Design: the layout section is a list of tagged fields, each with a length,
+// and a CRC-32 over all of it. It is in the first 512 bytes of the file: one
+// sector, which a disk writes completely or not at all, so writing it makes an
+// edit take effect. A reader stops at a tag that it does not know, unless the
+// tag is marked as optional. Bounds are checked against the file and one
+// another before any is used.
 //
 // Alternative not taken: two heads that are written in turn, as databases do;
 // the reader of PR #170 looks at one place only. While blocks are being

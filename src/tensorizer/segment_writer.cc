@@ -1,9 +1,10 @@
-// How: a file in segments is laid out in one pass. The sizes of index entries
-// and headers follow from the tensors, so the segments are placed one after
-// another from the first block on, each followed by room for more tensors. The
-// data is last, or in a separate file. Headers hold digests of their payloads,
-// so they are encoded when these are known; everything else is fixed. The form
-// of PR #170 is the same with its own head and its own rule for room.
+// Design: a file in segments is laid out in one pass. The sizes of index
+// entries and headers follow from the tensors, so the segments are placed one
+// after another from the first block on, each followed by room for more
+// tensors. The data is last, or in a separate file. Headers hold digests of
+// their payloads, so they are encoded when these are known; everything else is
+// fixed. The form of PR #170 is the same with its own head and its own rule for
+// room.
 //
 // Alternatives not taken: without room, the first append would move everything;
 // room as a percentage of the file does not fit, because a model grows by whole

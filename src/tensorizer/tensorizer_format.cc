@@ -1,8 +1,8 @@
-// How: a codec of index and headers; docs/formats/tensorizer.md lists the rules
-// by number. Each parser reads the bytes through a bounded cursor, field by
-// field in file order. When two fields describe the same fact, it compares them
-// when it reads the second. Headers are compared with the index, because the
-// reference trusts either one.
+// Design: a codec of index and headers; docs/formats/tensorizer.md lists the
+// rules by number. Each parser reads the bytes through a bounded cursor, field
+// by field in file order. When two fields describe the same fact, it compares
+// them when it reads the second. Headers are compared with the index, because
+// the reference trusts either one.
 //
 // Alternatives not taken: structs cast over the bytes, because fields are
 // unaligned and lengths are untrusted; a table-driven parser, because the

@@ -1,4 +1,4 @@
-// How: the file header has the version, which determines where index and
+// Design: the file header has the version, which determines where index and
 // headers are: between the data (1 to 4) or in segments (5). Opening reads the
 // index and checks each tensor's place against the file and its neighbours.
 // Headers between the data are read with it as frames; those in segments are

@@ -1,8 +1,8 @@
-// How: tensors are written as they arrive. The engine writes headers and data
-// in batches, to a file that gets its name only on Commit(). The index and the
-// file header come before the tensors but are known last, so they are written
-// last, into reserved room. If the index outgrows its room, the file is written
-// again around the data, from the body to the target.
+// Design: tensors are written as they arrive. The engine writes headers and
+// data in batches, to a file that gets its name only on Commit(). The index and
+// the file header come before the tensors but are known last, so they are
+// written last, into reserved room. If the index outgrows its room, the file is
+// written again around the data, from the body to the target.
 //
 // Alternatives not taken: keep the tensors until the end, as Save() does; a
 // stream exists to avoid that memory. Reserve much room by a guess; the files

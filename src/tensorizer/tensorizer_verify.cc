@@ -1,5 +1,5 @@
-// How: every header is read again and checked, with the file's key if there is
-// one. Then each thread reads a group of payloads of about the same size in
+// Design: every header is read again and checked, with the file's key if there
+// is one. Then each thread reads a group of payloads of about the same size in
 // turn, and digests them together in SIMD lanes. Faults of the file are
 // reported per tensor; only failures of the source end the check. For a server,
 // each thread instead reads a run of neighbouring headers and payloads at once.

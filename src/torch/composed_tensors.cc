@@ -1,6 +1,6 @@
-// How: the object is walked once. Where it calls one of torch's functions that
-// compose a tensor of tensors, their shapes are compared with one another, and
-// tensors whose elements are indices are read as a load reads them.
+// Design: the object is walked once. Where it calls one of torch's functions
+// that compose a tensor of tensors, their shapes are compared with one another,
+// and tensors whose elements are indices are read as a load reads them.
 //
 // The rules are torch's own (_validate_sparse_coo_tensor_args and
 // _validate_sparse_compressed_tensor_args). python/haulway/_making/sparse.py

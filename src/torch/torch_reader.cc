@@ -1,4 +1,4 @@
-// How: the small records (pickle, version, byte order, alignment) are read
+// Design: the small records (pickle, version, byte order, alignment) are read
 // together with the bytes that the archive needs anyway, so opening takes two
 // or three requests. The pickle is parsed to a tree, and Resolver
 // (torch_tensors.cc) finds the tensors in it. Storages are rows whose payload

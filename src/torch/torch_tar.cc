@@ -1,8 +1,8 @@
-// How: three plain members of a tar contain consecutive pickles: the storages,
-// with their bytes after every pickle; the tensors; and the object. The usual
-// pickle machine parses each pickle. Where the object names a tensor by
-// persistent id, a call of _rebuild_tensor replaces the id in the tree, so that
-// Resolver does not need to know the notation of 2017.
+// Design: three plain members of a tar contain consecutive pickles: the
+// storages, with their bytes after every pickle; the tensors; and the object.
+// The usual pickle machine parses each pickle. Where the object names a tensor
+// by persistent id, a call of _rebuild_tensor replaces the id in the tree, so
+// that Resolver does not need to know the notation of 2017.
 //
 // Alternative not taken: a tar library. This code needs the names, sizes and
 // types of four members, and refuses tars that readers interpret differently

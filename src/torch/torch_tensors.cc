@@ -1,4 +1,4 @@
-// How: the Resolver walks the tree to name the objects by paths joined with
+// Design: the Resolver walks the tree to name the objects by paths joined with
 // dots. If two names come out equal, it walks the tree again and escapes dots
 // in keys. Each call of a torch function becomes a row of tensors, once,
 // however often it is mentioned, and is proven to lie within its storage. The

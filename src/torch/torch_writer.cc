@@ -1,4 +1,4 @@
-// How: a dict of tensors becomes a value tree of the calls that torch writes
+// Design: a dict of tensors becomes a value tree of the calls that torch writes
 // for them (_rebuild_tensor_v2, or v3 if the storage is untyped), and
 // WritePickle() pickles it. Storages become records of an archive, numbered in
 // the order in which they are met, as in torch. The result equals that of

@@ -1,5 +1,5 @@
-// How: all records of an archive are in one folder, that of the first name; the
-// folder is omitted from names from there on. The alignment that the writer
+// Design: all records of an archive are in one folder, that of the first name;
+// the folder is omitted from names from there on. The alignment that the writer
 // used determines where payloads begin. There are few possible alignments. Each
 // is tested against the directory alone, which needs no read, because a wrong
 // one contradicts the directory at the first record that it would place

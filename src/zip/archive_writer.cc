@@ -1,8 +1,8 @@
-// How: records are written one after another as PyTorchStreamWriter does, each
-// with its local header, its payload, and a descriptor with the CRC-32, which
-// is known only then. The directory is at the end. The writer keeps only what
-// the directory needs, so an archive may be larger than memory. After the first
-// failure, all later calls fail with it.
+// Design: records are written one after another as PyTorchStreamWriter does,
+// each with its local header, its payload, and a descriptor with the CRC-32,
+// which is known only then. The directory is at the end. The writer keeps only
+// what the directory needs, so an archive may be larger than memory. After the
+// first failure, all later calls fail with it.
 //
 // Alternative not taken: the engine in save/. It must know all records before
 // the first is written. Both encode with zip/zip_writer.h, and tests compare

@@ -1,4 +1,4 @@
-// How: a codec by PKWARE's APPNOTE. It is as strict as readers that disagree
+// Design: a codec by PKWARE's APPNOTE. It is as strict as readers that disagree
 // make necessary: facts that are stored twice (local header and directory,
 // 32-bit and zip64 fields, sizes in descriptors) must be equal, so that no two
 // readers find different records in one file. Rules have the numbers of

@@ -1,4 +1,4 @@
-// How: one request reads the end of the file, which mostly contains the
+// Design: one request reads the end of the file, which mostly contains the
 // directory too. Entries are views of a copy of it. Payload offsets are
 // computed by the writer's own rule (ComputeOffsets()) and checked against the
 // directory; otherwise they are read from the local headers, many with one

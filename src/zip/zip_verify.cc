@@ -1,4 +1,4 @@
-// How: every record is a task. Large records are split into pieces, whose
+// Design: every record is a task. Large records are split into pieces, whose
 // CRC-32s can be combined, so that one of them keeps all threads busy. Small
 // records share a task that is read at once, because a request costs as much as
 // many small records. Data is digested in steps that stay in the cache between

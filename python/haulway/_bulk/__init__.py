@@ -1,6 +1,6 @@
 """haulway.bulk: one verb for any number of inputs, by many processes."""
 
-# How: inputs are listed while the run goes on (inputs.py) and passed in batches
+# Design: inputs are listed while the run goes on (inputs.py) and passed in batches
 # to an engine (engines.py, local.py), at most a window of them at a time. A
 # worker (verbs.py) returns one record per input. The loop (run.py) appends
 # every record to the journal (journal.py), whose index is a temporary database

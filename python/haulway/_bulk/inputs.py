@@ -5,7 +5,7 @@ A name is a file, a folder, a glob, a URL, "@FILE" for the names in a file, or
 the stream reaches it.
 """
 
-# How: which files of a folder are inputs depends on the verb. Whether a file is
+# Design: which files of a folder are inputs depends on the verb. Whether a file is
 # a checkpoint or part of one is known only after the library's FolderFiles has
 # seen all files of the folder. A local folder is therefore read twice and never
 # kept in memory. A store lists the keys of a bucket in order, so the keys below

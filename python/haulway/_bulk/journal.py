@@ -6,7 +6,7 @@ done, so it survives the process; it is synced to the disk about a second later,
 or at the end.
 """
 
-# How: lines are appended to a file. Lookups (an input's last line, whether this
+# Design: lines are appended to a file. Lookups (an input's last line, whether this
 # run has seen the input, which input an output belongs to) use a temporary
 # SQLite database, which keeps a few MiB in memory and the rest in an unnamed
 # file. A run without a journal has a temporary one, so reports always read

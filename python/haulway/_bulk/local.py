@@ -1,6 +1,6 @@
 """The default engine: worker processes on this machine."""
 
-# How: each worker is a new Python process connected by a pair of sockets, and
+# Design: each worker is a new Python process connected by a pair of sockets, and
 # has one task at a time. So if a worker dies, the engine knows its task, and
 # waitpid() tells how it died. Workers are not forked: the caller may have
 # threads or may have used a GPU. multiprocessing does not start them either: it

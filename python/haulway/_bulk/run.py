@@ -1,6 +1,6 @@
 """haulway.bulk: the loop between inputs, engine and journal."""
 
-# How: inputs are taken from their stream only when the engine has room, so only
+# Design: inputs are taken from their stream only when the engine has room, so only
 # a window of them exists at a time. Small files share a task, because handing
 # out a task costs as much as about ten small files take. A large file has a
 # task of its own and, if the verb supports it, all threads of the engine's

@@ -1,6 +1,6 @@
 """The work of a worker: a verb on a batch of inputs, with a record for each."""
 
-# How: a verb is a row: the function that works on one input, and the options
+# Design: a verb is a row: the function that works on one input, and the options
 # that it takes, which are those of the call of the same name. A worker notes an
 # input's stamp before it reads the input, so a file that changes meanwhile has
 # another stamp in the next run and is processed again. Faults of a file, and

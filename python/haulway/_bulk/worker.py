@@ -1,6 +1,6 @@
 """A worker process of the engine `local`, and its channel to the engine."""
 
-# How: messages are pickles with a length prefix, over a pair of sockets. The
+# Design: messages are pickles with a length prefix, over a pair of sockets. The
 # connections of multiprocessing were left out: they take a third of a worker's
 # start time.
 

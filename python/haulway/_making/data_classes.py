@@ -4,7 +4,7 @@ A pickle names such classes; a name is a key of the table below and is never
 imported. The same names are allowed in src/pickle/pickle_globals.cc.
 """
 
-# How: a name in a pickle selects a function of this module, which makes the
+# Design: a name in a pickle selects a function of this module, which makes the
 # object from checked arguments: counts, kinds, and texts without the mini
 # languages that constructors parse (dtype strings, date formats, contexts).
 # State is set field by field, and only the fields that the class itself writes.

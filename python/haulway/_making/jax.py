@@ -1,6 +1,6 @@
 """Makes JAX arrays over loaded memory."""
 
-# How: JAX uses memory without a copy only if it is aligned to 64 bytes. The
+# Design: JAX uses memory without a copy only if it is aligned to 64 bytes. The
 # engine aligns each tensor that is requested by a TensorRequest, so storages
 # are requested that way. Arrays are passed by DLPack, not by NumPy, which
 # itself has neither bfloat16 nor float8.

@@ -1,6 +1,6 @@
 """Stand-ins in an object for parts that are neither data nor tensors."""
 
-# How: a factory makes objects while the library walks a pickle, and has one
+# Design: a factory makes objects while the library walks a pickle, and has one
 # method for each thing that a pickle can request. DescribingFactory makes
 # descriptions of all of them, NumpyFactory also arrays for tensors; torch's
 # factory is in a separate module. Names in a pickle become GlobalName and

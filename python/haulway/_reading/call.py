@@ -4,7 +4,7 @@ Every call that reads makes one Reading from its keywords. Options that are not
 given have their configured values; see _options and _config.
 """
 
-# How: a call passes its keywords to a Reading, which checks them by the table
+# Design: a call passes its keywords to a Reading, which checks them by the table
 # of options, lays them over the configured values, and then opens and reads
 # with the result. So every call takes the same options in the same way, retries
 # in the same way, and reports statistics and log messages in one place. One

@@ -1,6 +1,6 @@
 """haulway.open: a mapping of the tensors of a checkpoint."""
 
-# How: opening reads the index. A tensor is read on access: directly if its
+# Design: opening reads the index. A tensor is read on access: directly if its
 # bytes need no processing, else by the engine. The checkpoint keeps its path
 # and its reading options, so that another process can reopen it and read in the
 # same way. Sending the tensors or the file descriptor instead was left out: a

@@ -1,6 +1,6 @@
 """haulway.load_into: loading a file into existing tensors."""
 
-# How: every target is examined before anything is read (_Place): the file's
+# Design: every target is examined before anything is read (_Place): the file's
 # tensor must fit its dtype, shape and layout, and all problems are reported at
 # once, as load_state_dict() does. Then one call of the engine fills all
 # targets: host memory is written in place, with casts, and a target on a device

@@ -1,6 +1,6 @@
 """haulway.verify and haulway.scan."""
 
-# How: the library does the work and returns dicts with the names of --json.
+# Design: the library does the work and returns dicts with the names of --json.
 # They become reports here, which are true if nothing was found. For a folder or
 # a list, each file has its own report, and they are combined into one: verify
 # adds up what was checked, scan returns the worst verdict.

@@ -1,6 +1,6 @@
 """Makes torch objects from checkpoints. Imported only when torch is needed."""
 
-# How: the engine builds containers and numbers itself and calls this factory
+# Design: the engine builds containers and numbers itself and calls this factory
 # for what only torch can make: a storage over memory that the engine lends,
 # tensors over a storage by offset, shape and strides, and tensors that one of
 # torch's own rebuild functions makes from data. A name in a pickle is a key of

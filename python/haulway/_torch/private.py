@@ -6,7 +6,7 @@ the like) have no replacement: a release without them could not read its own
 files.
 """
 
-# How: each name is looked up with getattr() where it is used. Its replacement
+# Design: each name is looked up with getattr() where it is used. Its replacement
 # is made from public parts of torch: slower, or with a warning, but equivalent.
 # The extension does not look up private names itself: for_pickling() passes
 # them to it, once per pickle.

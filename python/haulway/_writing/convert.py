@@ -2,7 +2,7 @@
 writing models tensor by tensor.
 """
 
-# How: arguments become the library's options. The library calls Python
+# Design: arguments become the library's options. The library calls Python
 # functions to select and rename tensors while it plans; the rest runs without
 # Python. The writer is the reverse: tensors are added as the caller produces
 # them, whole or in parts, and commit() makes the file, or its shards and index.

@@ -1,6 +1,6 @@
 """haulway.save and haulway.save_async: saving objects as files."""
 
-# How: saving has two steps for every format: _prepare() converts the object to
+# Design: saving has two steps for every format: _prepare() converts the object to
 # what will be written, with everything checked, and returns a function that
 # writes it. save() runs both steps; save_async() runs the first at once, with
 # tensors copied, and the second on a thread, one save at a time. torch's

@@ -1,6 +1,6 @@
 """Shares memory for read data among the processes of a group on one host."""
 
-# How: each process creates an unnamed file in memory and maps it; the others
+# Design: each process creates an unnamed file in memory and maps it; the others
 # open it through the process's entry in /proc. So nothing is left behind,
 # however the processes end. The processes announce their files, and whether
 # they could open the others' files, through the group: either all of them use

@@ -1,6 +1,6 @@
 """Runs one load in one of the processes of a group."""
 
-# How: every process opens the checkpoint and computes the same schedule:
+# Design: every process opens the checkpoint and computes the same schedule:
 # tensors are cut into pieces, and each process reads one stretch of the file.
 # In each round the processes exchange what they have read while they read for
 # the next. On one host they read into shared memory and copy the parts that

@@ -1,6 +1,6 @@
 """Detects that another process of a group has failed or has died."""
 
-# How: in each process a thread writes to the group's store that the process is
+# Design: in each process a thread writes to the group's store that the process is
 # alive, reads failures that any process has reported there, and checks that the
 # next rank is still writing. So a process that waits in a collective learns
 # within seconds that it would wait forever. All keys have a prefix that no

@@ -1,6 +1,6 @@
 """Haulway's arenas: three kinds over one engine."""
 
-# How: an arena is a native arena of the library plus the way to share it: by
+# Design: an arena is a native arena of the library plus the way to share it: by
 # descriptor, through multiprocessing's own reduction. A forked, spawned or
 # separately started process then maps the same memory, which has no name in any
 # folder. The three kinds differ in how units get their room. Writers and

@@ -4,7 +4,7 @@ NumPy and torch are looked up among the imported modules, and never imported
 because of an object.
 """
 
-# How: a handler tells whether an object has a block of bytes worth placing in
+# Design: a handler tells whether an object has a block of bytes worth placing in
 # the arena, returns the block, and rebuilds the object over the bytes where
 # they are. The rest of an item is pickled around the blocks, by pickle's
 # protocol 5 with its out-of-band buffers, or written without a pickle

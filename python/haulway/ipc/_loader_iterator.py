@@ -1,6 +1,6 @@
 """The iterator of a loader with workers."""
 
-# How: torch's own iterator and its workers' own loop decide the order, the
+# Design: torch's own iterator and its workers' own loop decide the order, the
 # assignment to workers, the seeds and the random draws. Only the transport of
 # indices and batches is replaced by a Transport. So torch's order is not
 # implemented twice, and a new release of torch brings its own.

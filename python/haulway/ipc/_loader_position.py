@@ -1,6 +1,6 @@
 """A loader that reports its position and can resume from one."""
 
-# How: a position counts what the program was given, not what workers have read
+# Design: a position counts what the program was given, not what workers have read
 # ahead. The state of the sampler is recorded with each index that is drawn, and
 # the state of a worker's dataset is sent with each of its batches. Both take
 # effect when the program gets that batch. A sampler without a state is advanced

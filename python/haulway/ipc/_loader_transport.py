@@ -4,7 +4,7 @@ Replaces the multiprocessing context from which torch's iterator gets its
 queues, its event and its processes.
 """
 
-# How: every worker has a socket for requests, and a channel with an arena for
+# Design: every worker has a socket for requests, and a channel with an arena for
 # results. The parent never blocks while sending: bytes that a socket does not
 # accept are kept and sent later. A worker answers in the order of the requests,
 # so an answer that cannot be read can still be assigned to its request. Nothing

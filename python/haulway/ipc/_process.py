@@ -1,6 +1,6 @@
 """Iterates over the items that a worker process makes."""
 
-# How: a worker is a process with a channel and an arena. The parent's iterator
+# Design: a worker is a process with a channel and an arena. The parent's iterator
 # receives messages, makes items from them without a copy, and requests the next
 # pass by number, so that messages of an older pass can be recognised. Failures
 # are sent as text with their traceback. A worker that is silent for too long,

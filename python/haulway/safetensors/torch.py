@@ -4,7 +4,7 @@ Any thread may call the functions of this module at any time, unless a
 docstring says otherwise.
 """
 
-# How: names, signatures, results and messages are those of the package that
+# Design: names, signatures, results and messages are those of the package that
 # this module replaces, including private names that other programs import;
 # reading and writing are Haulway's. Tensors that share memory are found by
 # their storage's address, as in the package, and the names that save_model()

@@ -1,6 +1,6 @@
 """TensorDeserializer."""
 
-# How: this class has the names and results of the reference's class, over one
+# Design: this class has the names and results of the reference's class, over one
 # open checkpoint of the engine. Tensors are read on access, or many in one call
 # (load_into_module, read_tensors), through the memory and threads that every
 # load uses; the engine does the work of the reference's readers, buffers and

@@ -1,6 +1,6 @@
 """TensorSerializer."""
 
-# How: each call converts tensors to rows for the library's stream, a few at a
+# Design: each call converts tensors to rows for the library's stream, a few at a
 # time, and the stream writes them to a temporary file before the call returns.
 # Arguments are checked first, by the table of _options.py if haulway.save() has
 # the same option, so that a wrong argument leaves no folder and no file.

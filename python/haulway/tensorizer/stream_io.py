@@ -5,7 +5,7 @@ Any thread may call the functions of this module at any time, unless a
 docstring says otherwise.
 """
 
-# How: the reference's names and arguments over the library's sources and sinks.
+# Design: the reference's names and arguments over the library's sources and sinks.
 # Reads are ranges, retried and checked as for every URL, and writes are
 # uploaded in parts while the caller writes. Only the visible state of a stream,
 # its position, timings and headers, is kept here.

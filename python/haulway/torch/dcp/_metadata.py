@@ -1,6 +1,6 @@
 """Reads the file .metadata of a DCP directory as torch's Metadata."""
 
-# How: the library parses the pickle, runs no code, and checks that the parts
+# Design: the library parses the pickle, runs no code, and checks that the parts
 # agree: chunks must tile their tensors, and files must be in the directory.
 # Here the results become torch's own dataclasses.
 

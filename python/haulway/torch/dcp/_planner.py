@@ -1,6 +1,6 @@
 """A load planner that makes objects from data."""
 
-# How: a tensor that is one chunk and is wanted whole is planned here: one item,
+# Design: a tensor that is one chunk and is wanted whole is planned here: one item,
 # whose sizes are those of the metadata. Everything else (parts, DTensors,
 # different keys) is left to torch's own planner. For thousands of tensors its
 # search for overlaps takes longer than reading them.

@@ -1,6 +1,6 @@
 """A reader of DCP directories, for torch.distributed.checkpoint.load()."""
 
-# How: the items of a plan become requests to the library's engine: open_items()
+# Design: the items of a plan become requests to the library's engine: open_items()
 # opens the consecutive items in the files as one checkpoint, and load_tensors()
 # fills the destinations with the requested slices, all in one plan. A
 # destination that is not dense memory of this process, or has another dtype, is

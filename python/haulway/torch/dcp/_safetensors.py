@@ -1,6 +1,6 @@
 """The variant of DCP whose data files are safetensors."""
 
-# How: there is no .metadata. Each file's header tells where its tensors begin
+# Design: there is no .metadata. Each file's header tells where its tensors begin
 # in the whole tensors. torch's Metadata is built from all headers, and reading
 # is that of the other reader, one file at a time. A missing shard shows as a
 # gap, in the numbers of the files' names, or, for files that Haulway wrote, in

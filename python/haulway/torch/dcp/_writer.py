@@ -1,6 +1,6 @@
 """A writer of DCP directories, for torch.distributed.checkpoint.save()."""
 
-# How: data files get names that no checkpoint in the directory has, made from
+# Design: data files get names that no checkpoint in the directory has, made from
 # the id of the save. The library writes each file atomically: it appears
 # complete and, with durability, after its bytes are on the disk. Last,
 # `.metadata` atomically replaces the old one. Only then are files removed that
