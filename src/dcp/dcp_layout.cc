@@ -84,6 +84,8 @@ class TileCheck {
  private:
   Status CheckOverlaps() {
     if (chunks_.size() < 2) return Status();
+    // A scalar has one element, and no dimension to sort by.
+    if (tensor_.shape.empty()) return Overlapping(*chunks_[1], *chunks_[0]);
     const size_t d = SweepDimension();
     std::ranges::stable_sort(
         chunks_, {}, [&](const Chunk* chunk) { return chunk->offsets[d]; });
@@ -100,18 +102,20 @@ class TileCheck {
         return other->offsets[d] + other->sizes[d] <= chunk->offsets[d];
       });
       for (const Chunk* other : active) {
-        if (!Overlap(*chunk, *other)) continue;
-        return Status(
-            Code::kCorrupt,
-            fmt::format("{} overlaps {}", PlaceOf(*chunk), PlaceOf(*other)));
+        if (Overlap(*chunk, *other)) return Overlapping(*chunk, *other);
       }
       active.push_back(chunk);
     }
     return Status();
   }
 
-  // Returns the dimension with the most different chunk offsets. Requires:
-  // there are chunks, and they have a dimension or are two of one element.
+  static Status Overlapping(const Chunk& chunk, const Chunk& other) {
+    return Status(Code::kCorrupt, fmt::format("{} overlaps {}", PlaceOf(chunk),
+                                              PlaceOf(other)));
+  }
+
+  // Returns the dimension with the most different chunk offsets. Requires: the
+  // tensor has a dimension.
   size_t SweepDimension() const {
     size_t best = 0;
     size_t most = 0;

@@ -87,6 +87,15 @@ TEST(DcpLayout, NamesBothChunksThatOverlap) {
       HasSubstr("chunk [5, 5]+[5, 1] overlaps chunk [0, 0]+[6, 6]; in 'w'"));
 }
 
+TEST(DcpLayout, AScalarHasOneChunk) {
+  Layout one({});
+  EXPECT_TRUE(CheckLayout(one.Add({}, {}).Make()).ok());
+  const Status status = CheckLayout(one.Add({}, {}).Make());
+  EXPECT_EQ(status.code(), Code::kCorrupt);
+  EXPECT_THAT(status.message(),
+              HasSubstr("chunk []+[] overlaps chunk []+[]; in 'w'"));
+}
+
 TEST(DcpLayout, RefusesItemsThatShareBytes) {
   Layout rows({10, 6});
   rows.Add({0, 0}, {5, 6}).Add({5, 0}, {5, 6});
