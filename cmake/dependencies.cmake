@@ -1,12 +1,12 @@
-# What the library is linked with, from the packages of the distribution.
+# The libraries to link, from the distribution's packages.
 #
-# What is missing is listed at once, with the names that distributions have for
-# it. Without a compiler nothing can be looked for, and all of it is listed.
+# Missing ones are listed together, by their names in the distributions. Without
+# a compiler no library can be found, so all are listed.
 set(haulway_missing_debian)
 set(haulway_missing_fedora)
 set(haulway_missing_arch)
 
-# haulway_need(FOUND-VARIABLE DEBIAN FEDORA ARCH): notes a package as missing.
+# haulway_need(FOUND-VARIABLE DEBIAN FEDORA ARCH): records a missing package.
 macro(haulway_need found debian fedora arch)
   if(NOT ${found} OR NOT CMAKE_CXX_COMPILER)
     list(APPEND haulway_missing_debian ${debian})
@@ -68,7 +68,7 @@ if(haulway_missing_debian)
   list(JOIN haulway_missing_debian " " debian)
   list(JOIN haulway_missing_fedora " " fedora)
   list(JOIN haulway_missing_arch " " arch)
-  # Lines that begin with a space are not broken.
+  # CMake does not wrap lines that begin with a space.
   message(FATAL_ERROR
     "Haulway needs libraries that were not found. Install them with one of\n"
     "  Debian, Ubuntu:  apt-get install ${debian}\n"
@@ -77,8 +77,8 @@ if(haulway_missing_debian)
     "On Debian, scripts/setup of the repository does that.")
 endif()
 
-# haulway_link_archives(TARGET ARCHIVE...): links TARGET's archives where it
-# would link shared libraries.
+# haulway_link_archives(TARGET ARCHIVE...): links the archives instead of
+# TARGET's shared libraries.
 function(haulway_link_archives target)
   list(TRANSFORM ARGN PREPEND ${HAULWAY_STATIC_LIBRARIES}/)
   foreach(archive ${ARGN})
@@ -91,7 +91,7 @@ function(haulway_link_archives target)
     set(target ${alias})
   endif()
   list(POP_FRONT ARGN first)
-  # Whatever kind of target the library's own description makes.
+  # The library's package may define any kind of target.
   get_target_property(type ${target} TYPE)
   if(NOT type STREQUAL INTERFACE_LIBRARY)
     foreach(property IMPORTED_LOCATION IMPORTED_LOCATION_RELEASE

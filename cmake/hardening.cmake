@@ -1,9 +1,10 @@
-# What the compiler and the linker can do against a mistake of ours that a
-# hostile file finds. python/tests/project/test_hardening.py reads the binaries for it.
+# Options of the compiler and the linker that make memory errors harder to
+# exploit by a hostile file. python/tests/project/test_hardening.py checks the
+# binaries for them.
 #
-# All of it together takes 1 % of opening a checkpoint of 100,000 tensors.
-# _FORTIFY_SOURCE is left out where sanitizers replace the functions that it
-# checks, and where without optimisation it would only warn.
+# Together they cost 1 % when opening a checkpoint of 100,000 tensors.
+# _FORTIFY_SOURCE is omitted if sanitizers replace the functions that it checks,
+# and without optimisation, where it only causes warnings.
 include(CheckCXXCompilerFlag)
 
 add_compile_options(-fstack-protector-strong)

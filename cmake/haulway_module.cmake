@@ -1,10 +1,9 @@
 # haulway_module(NAME [USES module...] [HEADERS name...] [LINKS target...])
 #
-# Declares src/NAME as a module: every .cc in it that is not a test becomes
-# part of the library, every *_test.cc part of the test program NAME_test.
-# USES names the modules whose headers it may include, HEADERS the files of
-# include/haulway/ that are its own, without ".h"; tools/check_layers.py sees to
-# both.
+# Declares src/NAME as a module: every .cc file that is not a test becomes part
+# of the library, every *_test.cc part of the test program NAME_test. USES lists
+# the modules whose headers it may include, HEADERS its own files in
+# include/haulway/, without ".h". tools/check_layers.py checks both.
 function(haulway_module name)
   cmake_parse_arguments(ARG "" "" "USES;HEADERS;LINKS" ${ARGN})
   set(dir ${PROJECT_SOURCE_DIR}/src/${name})
@@ -30,8 +29,8 @@ function(haulway_module name)
 
   if(BUILD_TESTING AND tests)
     add_executable(${name}_test ${tests})
-    # Of an archive only what a test refers to is linked, so that it may hold
-    # suites for layers above the test's own. It is of use from io on.
+    # Only the referenced parts of an archive are linked, so the archive may
+    # contain suites for layers above the test's own. It is useful from io on.
     if(NOT name MATCHES "^(base|tensor|pickle|arena|device)$")
       target_link_libraries(${name}_test PRIVATE haulway_testing)
     endif()
@@ -41,8 +40,9 @@ function(haulway_module name)
     target_compile_definitions(${name}_test PRIVATE
       HAULWAY_TESTDATA="testdata")
     haulway_test_flags(${name}_test)
-    # From the top, so that what is compiled names no folder of this machine,
-    # and another checkout finds it in the compiler's cache.
+    # Tests run in the project's root, so HAULWAY_TESTDATA can be relative. Then
+    # the compiled files do not depend on the checkout's path, and the
+    # compiler's cache works for other checkouts.
     add_test(NAME ${name} COMMAND ${name}_test
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     # What maps memory, as where pages are of 64 KiB. Sanitizers want to be
@@ -61,16 +61,16 @@ endfunction()
 
 # haulway_test_flags(TARGET)
 #
-# Tests are compiled without optimisation, what they test is not: with
-# sanitizers that takes 8 s of a processor for a file, and 21 with -O1.
-# _FORTIFY_SOURCE would only warn then.
+# Tests are compiled without optimisation, the tested code is not: with
+# sanitizers, a file takes 8 s of processor time instead of 21 s with -O1.
+# _FORTIFY_SOURCE would only cause warnings.
 function(haulway_test_flags target)
   target_compile_options(${target} PRIVATE -O0 -U_FORTIFY_SOURCE)
 endfunction()
 
 # haulway_testing()
 #
-# What tests share: suites, faults, files made in memory.
+# The shared library of tests: suites, faults, files built in memory.
 function(haulway_testing)
   file(GLOB suites CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/testing/*.cc)
   add_library(haulway_testing STATIC ${suites})
@@ -87,16 +87,16 @@ function(haulway_testing)
   target_link_libraries(large_pages PRIVATE ${CMAKE_DL_LIBS})
 endfunction()
 
-# What the modules are linked with, all of them together.
+# The libraries that the modules need, all together.
 set(HAULWAY_LIBRARIES fmt::fmt PkgConfig::libdeflate PkgConfig::libsodium
     PkgConfig::liburing PkgConfig::re2 OpenSSL::SSL OpenSSL::Crypto simdjson::simdjson
     ZLIB::ZLIB ${CMAKE_DL_LIBS})
 
 # haulway_library()
 #
-# The library users link, haulway::haulway: all modules in one archive, or with
-# BUILD_SHARED_LIBS in one shared library; installed with the public headers, a
-# CMake package and a description for pkg-config.
+# The library that users link, haulway::haulway: all modules in one archive or,
+# with BUILD_SHARED_LIBS, one shared library. It is installed with the public
+# headers, a CMake package and a pkg-config description.
 function(haulway_library)
   get_property(modules GLOBAL PROPERTY HAULWAY_MODULES)
   set(objects)
@@ -105,7 +105,7 @@ function(haulway_library)
   endforeach()
   add_library(haulway ${objects})
   add_library(haulway::haulway ALIAS haulway)
-  # docs/stability.md: programs are compiled anew for each MINOR.
+  # By docs/stability.md, programs are recompiled for each MINOR version.
   set_target_properties(haulway PROPERTIES LINKER_LANGUAGE CXX
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
@@ -132,11 +132,11 @@ function(haulway_library)
     INSTALL_DESTINATION ${package_dir})
   write_basic_package_version_file(haulwayConfigVersion.cmake
     COMPATIBILITY SameMinorVersion)
-  # From the .pc file's folder, so that the installed tree can be moved.
+  # Relative to the .pc file's folder, so that the installed tree can be moved.
   file(RELATIVE_PATH HAULWAY_PC_TO_PREFIX
     /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-  # Who links an archive links what it uses as well. Who links the shared library
-  # needs neither these nor their descriptions.
+  # A program that links the archive must link its dependencies too. For the
+  # shared library, neither these nor their descriptions are needed.
   set(HAULWAY_PC_NEEDS
     "Requires: fmt libdeflate libsodium liburing re2 libssl libcrypto simdjson zlib")
   if(BUILD_SHARED_LIBS)
@@ -153,10 +153,10 @@ endfunction()
 
 # haulway_c_library()
 #
-# The same modules as a shared library of which only the functions of
-# haulway_c.h are seen, each with the version under which it came:
-# src/c_abi/haulway_c.map lists them. What C links with is small and stays the
-# same, whatever the C++ of a release looks like.
+# The same modules as a shared library that exports only the functions of
+# haulway_c.h, each with the version that introduced it; src/c_abi/haulway_c.map
+# lists them. This small interface stays stable, however the C++ of a release
+# changes.
 function(haulway_c_library)
   get_property(modules GLOBAL PROPERTY HAULWAY_MODULES)
   set(objects)

@@ -1,9 +1,9 @@
-// Property: any bytes as the metadata of a distributed checkpoint end in facts
-// or in a typed error; every chunk of those facts lies within its tensor and
-// names a file that is a path down, and chunks that pass the check of the
-// layout hold as many bytes as their tensors. Facts that are written again are
-// the same once they are parsed. Any bytes as the head of a chunk's archive end
-// in a place within it, or in an error.
+// Property: any bytes parsed as the metadata of a distributed checkpoint result
+// in facts or in a typed error. Every chunk in the facts lies within its tensor
+// and names a file in the directory, and chunks that pass the layout check have
+// as many bytes as their tensors. Encoding the facts and parsing them again
+// returns the same facts. Any bytes parsed as the head of a chunk's archive
+// result in a position within it, or in an error.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,8 +1,9 @@
-// Property: parsing any bytes as a GGUF header ends in tensors within the data
-// or in a typed error; what strict reading accepts, lenient reading accepts
-// with the same tensors; a header of which only the start is given asks for
-// more and never for more than there is; and what is written from the tensors
-// and values, if the file names an architecture, reads back the same.
+// Property: parsing any bytes as a GGUF header results in tensors within the
+// data or in a typed error. Input that strict reading accepts is accepted by
+// lenient reading with the same tensors. If only the start of a header is
+// given, the parser asks for more, but never for more than there is. A file
+// written from the tensors and values, if they name an architecture, reads back
+// the same.
 
 #include <algorithm>
 #include <cstdint>
@@ -59,7 +60,7 @@ bool Same(const HeaderTensor& a, const HeaderTensor& b) {
          std::ranges::equal(a.shape, b.shape);
 }
 
-// Nothing else is written.
+// The writer requires an architecture.
 bool HasArchitecture(const Header& header) {
   return std::ranges::any_of(header.metadata, [](const haulway::Fact& fact) {
     const auto* const name = std::get_if<std::string>(&fact.value);

@@ -1,5 +1,5 @@
-// Heads of answers and URLs, all of whose bytes are a server's: nothing
-// crashes, and what is taken is what was asked for.
+// Property: heads of HTTP answers and URLs, all of whose bytes a server
+// controls, cause no crash, and an accepted answer matches the request.
 
 #include <cstdint>
 #include <cstdlib>
@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto base = ParseUrl("https://u:p@h:8443/a/b?q=1");
   const auto url = ParseUrl(all);
   if (url.ok()) {
-    // What is asked for is understood as what it is.
+    // A URL that is printed parses to the same URL.
     const auto again = ParseUrl(url->Text());
     Expect(again.ok() && again->Text() == url->Text());
     Expect(url->scheme == "http" || url->scheme == "https");

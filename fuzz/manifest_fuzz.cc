@@ -1,6 +1,6 @@
-// Property: any text as a manifest ends in tensors or in a typed error; a
-// manifest that was read is written as text that is read as the same, and
-// differs in nothing from itself.
+// Property: any text parsed as a manifest results in tensors or in a typed
+// error. A parsed manifest, written and parsed again, is the same, and has no
+// differences from itself.
 
 #include <cstdint>
 #include <cstdlib>

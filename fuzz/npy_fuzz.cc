@@ -1,7 +1,7 @@
-// Property: opening any bytes as npy or npz, and reading every array, ends in
-// elements within the file or in a typed error; what strict reading accepts,
-// lenient reading accepts; and the header of an array that is written again
-// says the same.
+// Property: opening any bytes as npy or npz, and reading every array, results
+// in elements within the file or in a typed error. Input that strict reading
+// accepts is accepted by lenient reading. A rewritten header of an array has
+// the same content.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Property: parsing any bytes ends in a tree or a typed error, and a scan of
-// them finds something exactly if loading refuses them.
+// Property: parsing any bytes results in a tree or a typed error, and a scan
+// has findings exactly if loading refuses the bytes.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Property: what any pickle parses to can be written and parsed again, and is
-// the same tree; and the pickle written is a fixed point.
+// Property: the tree of any pickle can be written and parsed again to the same
+// tree, and the written pickle is a fixed point.
 
 #include <cstdint>
 #include <cstdlib>
@@ -16,13 +16,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!parsed.ok()) return 0;
   const auto written = haulway::WritePickle(parsed.value().root);
   if (!written.ok()) {
-    // Only a set or Counter that holds itself has no form in protocol 2.
+    // Only a set or Counter that contains itself cannot be written at protocol
+    // 2.
     if (written.status().code() != haulway::Code::kLimit) abort();
     return 0;
   }
   haulway::PickleOptions options;
-  // The memory of a tree is judged by the size of its pickle, and this pickle
-  // may be the shorter one.
+  // The limit on a tree's memory depends on the size of its pickle, and this
+  // pickle may be shorter.
   options.limits.max_tree_bytes_per_byte = 1 << 20;
   haulway::TreeArena again_arena;
   const auto again = haulway::ParsePickle(

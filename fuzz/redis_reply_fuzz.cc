@@ -1,8 +1,8 @@
-// Property: whatever a Redis server answers, however it is cut into pieces,
-// reading it as each kind of reply ends in that or in a typed error.
+// Property: any answer of a Redis server, in any pieces, read as each kind of
+// reply, results in that reply or in a typed error.
 //
-// The first byte says how long the pieces are, the next eight which replies
-// are expected.
+// The first byte of the input determines the length of the pieces, the next
+// eight the expected replies.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,8 @@
-// Property: whatever XML a store answers with, elements lie within it, one
-// behind the other; and what is written to stand in an element reads as it was.
+// Property: in any XML answer of a store, the elements lie within it, one after
+// another; and text written to be the content of an element reads back
+// unchanged.
 //
-// What is before the first line break names the elements.
+// The part of the input before the first line break names the elements.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
-// Property: parsing any bytes as a safetensors header ends in tensors that
-// fill the data or in a typed error; what strict reading accepts, lenient
-// reading accepts with the same tensors; the two parsers agree; and what is
+// Property: parsing any bytes as a safetensors header results in tensors that
+// fill the data or in a typed error. Input that strict reading accepts is
+// accepted by lenient reading with the same tensors. Both parsers agree. A file
 // written from the tensors reads back the same.
 
 #include <cstdint>
@@ -23,7 +23,7 @@ using haulway::safetensors::HeaderTensor;
 using haulway::safetensors::kPaddingBytes;
 using haulway::safetensors::kPrefixBytes;
 
-// A header with what it refers to.
+// A header and the memory it refers to.
 struct Parsed {
   std::vector<std::byte> memory;
   TreeArena arena;
@@ -60,7 +60,8 @@ bool SameTensor(const HeaderTensor& a, const HeaderTensor& b) {
          a.end - a.begin == b.end - b.begin;
 }
 
-// What the direct parser takes, the JSON parser takes, and as the same.
+// Headers that the compact parser accepts must give the same result with the
+// JSON parser.
 void CompareParsers(std::span<const std::byte> file) {
   if (file.size() < kPrefixBytes) return;
   const auto json = file.subspan(kPrefixBytes);
@@ -90,7 +91,7 @@ void RoundTrip(const Header& header) {
       haulway::safetensors::EncodeHeader(specs, header.metadata);
   if (!encoded.ok()) abort();
   std::string file = encoded->bytes;
-  // Names alone can make a header of a few bytes claim much data.
+  // A header of a few bytes can claim much data.
   if (encoded->file_bytes > (1 << 20)) return;
   file.resize(encoded->file_bytes);
   Parsed again;

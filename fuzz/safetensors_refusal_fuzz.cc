@@ -1,5 +1,5 @@
-// Property: any header ends in a verdict, and what strict reading takes, the
-// safetensors package takes too.
+// Property: any header gets a verdict, and a header that strict reading accepts
+// is accepted by the safetensors package.
 
 #include <cstddef>
 #include <cstdint>

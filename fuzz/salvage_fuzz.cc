@@ -1,6 +1,6 @@
-// Property: opening any bytes as what is left of a file that was cut ends in a
-// checkpoint or in a typed error; what is said to be whole lies within the
-// bytes there are, and reading it ends in its bytes or in a typed error.
+// Property: salvaging any bytes as a truncated file results in a checkpoint or
+// in a typed error. Storages that are reported as complete lie within the
+// bytes, and reading them results in their bytes or in a typed error.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace {
 
-// More is not read: a compressed storage may say that it has.
+// Limit on the bytes read, because a compressed storage may claim any size.
 constexpr uint64_t kMostRead = 1 << 20;
 
 void ReadWhole(const haulway::convert::Salvaged& salvaged, uint64_t size) {

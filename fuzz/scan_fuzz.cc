@@ -1,5 +1,5 @@
-// Property: scanning any bytes under any name ends in a verdict with a reason,
-// and whatever is not SAFE has a finding.
+// Property: scanning any bytes under any name results in a verdict with a
+// reason, and a result other than SAFE has a finding.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,7 +1,8 @@
-// Property: any bytes as the index of a sharded model end in a map of names to
-// files or in a typed error; what strict reading accepts, lenient reading
-// accepts as the same; and opening the model, whose every file is here one
-// small safetensors file, keeps each tensor within the bytes there are.
+// Property: any bytes parsed as the index of a sharded model result in a map of
+// names to files or in a typed error. Input that strict reading accepts is
+// accepted by lenient reading with the same result. If the model is opened,
+// with a small safetensors file for every shard, each tensor lies within the
+// existing bytes.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,7 +29,7 @@ using haulway::Strictness;
 
 using SourcePtr = std::shared_ptr<const haulway::ByteSource>;
 
-// A file of two tensors, "a" and "b", of four bytes each.
+// Returns a file with two tensors, "a" and "b", of four bytes each.
 SourcePtr Shard(std::string_view name) {
   static const std::string* const file = [] {
     const std::string_view header =

@@ -1,10 +1,10 @@
-// Property: any bytes as shared memory end in an index or in a typed error; an
-// index that was accepted lies within its memory, is what would be written for
-// it, and a checkpoint can be opened by it or not, but never read past it.
+// Property: any bytes taken as shared memory result in an index or in a typed
+// error. An accepted index lies within its memory, and equals the one that
+// would be written for it. A checkpoint opened through it, if it can be, never
+// reads outside of it.
 //
-// An input is the whole memory, which begins with an H, or, after another byte
-// that is not 0, an index
-// behind as many blocks of 16 bytes of storages.
+// An input is the whole memory, if it begins with an H. Otherwise, after a byte
+// that is not 0, it is an index followed by storages, in blocks of 16 bytes.
 
 #include <cstdint>
 #include <cstdlib>
@@ -35,7 +35,7 @@ std::vector<std::byte> ImageOf(std::span<const std::byte> input) {
   return image;
 }
 
-// The index lies at the end of what an image needs.
+// Checks the encoding. The index is at the end of an image's contents.
 void CheckEncoding(const SharedIndex& index, std::span<const std::byte> image) {
   Recording recording;
   for (const ReplayedFile& file : index.files) {
@@ -50,7 +50,7 @@ void CheckEncoding(const SharedIndex& index, std::span<const std::byte> image) {
               .emplace(range.offset, std::vector<std::byte>(range.bytes.begin(),
                                                             range.bytes.end()))
               .second;
-      if (!is_new) return;  // Empty ranges may lie at one place.
+      if (!is_new) return;  // Several empty ranges may have the same offset.
     }
   }
   const std::vector<std::byte> encoded =

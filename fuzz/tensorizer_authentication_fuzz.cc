@@ -1,8 +1,9 @@
-// Property: any bytes behind an end mark are an authentication record, none, or
-// a typed error; a record lies within the bytes and has a tag for each tensor;
-// what it says is encoded to a record that parses to the same, that the key and
-// the start of the file confirm, and that nothing else does: not another key,
-// start or header, and not the record with a bit of it changed.
+// Property: any bytes after an end mark are parsed as an authentication record,
+// as none, or as a typed error. A record lies within the bytes and has a tag
+// for each tensor. Its facts are encoded to a record that parses to the same
+// facts and that the key and the start of the file confirm. Nothing else is
+// confirmed: not another key, start or header, and not the record with one bit
+// changed.
 
 #include <algorithm>
 #include <array>
@@ -30,7 +31,7 @@ bool Within(std::span<const std::byte> part, std::span<const std::byte> whole) {
           part.data() + part.size() <= whole.data() + whole.size());
 }
 
-// Whether `bytes` are the record of `head`.
+// Returns whether `bytes` is the record of `head`.
 bool IsRecord(const Secret& key, std::span<const std::byte> bytes,
               uint64_t tensors, std::span<const std::byte> head) {
   const auto parsed = ParseAuthentication(bytes, tensors, ParseLimits());
@@ -38,7 +39,8 @@ bool IsRecord(const Secret& key, std::span<const std::byte> bytes,
   return CheckIndexTag(key, **parsed, head).ok();
 }
 
-// Stands for the header of a tensor: short, and different for each.
+// Returns a substitute for the header of a tensor: short, and different for
+// each.
 std::array<std::byte, 16> HeaderOf(std::span<const std::byte> head,
                                    uint64_t row) {
   std::array<std::byte, 16> header{};
@@ -85,8 +87,8 @@ void CheckEncoding(const AuthenticationRecord& record, uint64_t tensors,
 
 }  // namespace
 
-// The number of tensors, which bit to change, and then the record; its bytes
-// serve as the start of the file too.
+// The input is the number of tensors, the bit to change, and the record, whose
+// bytes are also used as the start of the file.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   ByteCursor cursor(std::as_bytes(std::span(data, size)));
   const uint64_t tensors = cursor.U8();

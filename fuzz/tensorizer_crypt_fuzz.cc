@@ -1,6 +1,6 @@
-// Property: any bytes as a crypt block end in facts or a typed error; facts are
-// encoded to a block that parses to the same; and what they say of small data
-// can be encrypted and decrypted, and is refused when a byte of it changes.
+// Property: any bytes parsed as a crypt block result in facts or a typed error.
+// Facts are encoded to a block that parses to the same facts. Small data can be
+// encrypted and decrypted with them, and is refused if one byte of it changes.
 
 #include <algorithm>
 #include <cstdint>
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   Require(block->cipher != Cipher::kNone || data_bytes == 0);
   Require(block->macs.size() <= body.size());
-  // The one chunk size of a lone MAC is not kept; it is the data's.
+  // With a single MAC the chunk size is not stored; it is the size of the data.
   if (block->cipher != Cipher::kParallel || block->macs.size() > kMacBytes) {
     const auto encoded = EncodeCryptBlock(*block);
     const auto again =

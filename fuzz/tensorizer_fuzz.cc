@@ -1,7 +1,7 @@
-// Property: the codecs of tensorizer files take any bytes as a file and end in
-// facts or a typed error; facts stay within the bytes; what strict reading
-// takes, lenient reading takes; a parsed crypt block or name is encoded to
-// something that parses to the same.
+// Property: any bytes given to the codecs of tensorizer files result in facts
+// or a typed error. Facts lie within the bytes. Input that strict reading
+// accepts is accepted by lenient reading. A parsed crypt block or name is
+// encoded to bytes that parse to the same.
 
 #include <algorithm>
 #include <cstdint>
@@ -29,7 +29,7 @@ void WalkName(const IndexEntry& entry) {
   if (!path.ok()) return;
   Require(!path->empty());
   const auto encoded = EncodeName(*path);
-  // ASCII is longer than UTF-8, so a long name may not fit any more.
+  // Escaped ASCII is longer than UTF-8, so a long name may exceed the limit.
   if (!encoded.ok()) return;
   const auto again = ParseName(*encoded, 100);
   Require(again.ok() && *again == *path);
@@ -58,7 +58,7 @@ bool WalkHeader(std::span<const std::byte> bytes, const IndexEntry& entry,
   return true;
 }
 
-// Whether everything is right.
+// Returns whether the whole file is valid.
 bool Walk(std::span<const std::byte> bytes, Strictness strictness) {
   OpenOptions options;
   options.strictness = strictness;

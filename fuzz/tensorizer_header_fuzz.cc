@@ -1,6 +1,6 @@
-// Property: any bytes as a tensor header end in facts that lie within it or in
-// a typed error; what strict reading takes, lenient reading takes; and a header
-// encoded from the facts parses to the same.
+// Property: any bytes parsed as a tensor header result in facts within it or in
+// a typed error. Input that strict reading accepts is accepted by lenient
+// reading. A header encoded from the facts parses to the same.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,7 @@ void Require(bool holds) {
   if (!holds) abort();
 }
 
-// An entry that says what the header says, so that parsing goes on.
+// Returns an entry that agrees with the header, so that parsing continues.
 IndexEntry EntryOf(std::span<const std::byte> bytes, bool long_dims) {
   IndexEntry entry;
   ByteCursor cursor(bytes);
@@ -48,7 +48,7 @@ IndexEntry EntryOf(std::span<const std::byte> bytes, bool long_dims) {
 void CheckEncoding(std::span<const std::byte> bytes, const IndexEntry& entry,
                    const TensorHeader& header, const Preamble& preamble) {
   if (entry.dtype_and_dims.empty()) return;
-  // The encoder writes one SHA-256, after a CRC-32 or alone.
+  // The encoder writes a single SHA-256, after a CRC-32 or alone.
   if (!header.sha256.has_value() || header.hash_block_end == 0) return;
   if (header.crc32.has_value() && header.crc32_value > header.sha256_value) {
     return;

@@ -1,6 +1,6 @@
-// Property: any bytes as the index of a tensorizer file end in entries that lie
-// within the file, in order, with names that make a tree or a typed error; and
-// entries are encoded to bytes that parse to the same.
+// Property: any bytes parsed as the index of a tensorizer file result in
+// ordered entries within the file, whose names form a tree or cause a typed
+// error. Entries are encoded to bytes that parse to the same.
 
 #include <algorithm>
 #include <cstdint>
@@ -96,7 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     preamble.header_start = kSegmentBlockBytes;
     preamble.data_start = 2 * kSegmentBlockBytes;
   }
-  // As ParsePreamble() has it.
+  // ParsePreamble() has the same limits.
   if (preamble.count > bytes.size() / 29) return 0;
   if (preamble.index_offset + bytes.size() > file_bytes) return 0;
   OpenOptions options;

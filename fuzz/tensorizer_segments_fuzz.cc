@@ -1,7 +1,7 @@
-// Property: a file whose checksums hold is opened or refused, whatever its
-// layout section, index, headers and notes say; what was opened lies within
-// the file, and its tensors can be read; what a head says is encoded to bytes
-// that say the same; and notes are encoded to what they were.
+// Property: a file with correct checksums is opened or refused, whatever its
+// layout section, index, headers and notes contain. An opened file's parts lie
+// within the file, and its tensors can be read. A parsed head is encoded to
+// bytes that parse to the same head, and notes are encoded to the same bytes.
 
 #include <algorithm>
 #include <cstdint>
@@ -36,7 +36,7 @@ std::span<const std::byte> Bytes(const std::string& file) {
   return std::as_bytes(std::span(file));
 }
 
-// Makes the checksum of the head right.
+// Corrects the checksum of the head.
 void Seal(std::string* file) {
   if (file->size() < kSegmentHeadBytes) return;
   uint64_t length = 0;
@@ -56,7 +56,7 @@ void CheckHead(const std::string& file, const SegmentHead& head) {
   Require(parsed.ok() && *parsed == head);
 }
 
-// Makes the checksums of index and notes right.
+// Corrects the checksums of index and notes.
 void SealContents(std::string* file, SegmentHead head) {
   const auto sum = [&](Segment* segment) {
     if (segment->data_length > file->size()) return;

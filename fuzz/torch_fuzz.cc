@@ -1,6 +1,6 @@
 // Property: opening any bytes as a checkpoint, then loading, verifying and
-// scanning it, ends in a result or a typed error; what loads has the sizes
-// that the index promised.
+// scanning it, results in a value or a typed error. Loaded storages have the
+// sizes in the index.
 
 #include <cstdint>
 #include <cstdlib>
@@ -17,7 +17,7 @@
 namespace {
 
 void LoadAll(std::span<const std::byte> bytes, haulway::Strictness strictness) {
-  // A sparse or deflated storage may be far larger than its file.
+  // A sparse or deflated storage may be much larger than its file.
   constexpr uint64_t kLargest = 16 * haulway::kMiB;
   haulway::OpenOptions options;
   options.strictness = strictness;

@@ -1,6 +1,6 @@
-// Property: opening any bytes as a zip archive and reading every record ends
-// in bytes of the stated size or a typed error, and whatever strict reading
-// accepts, lenient reading accepts too.
+// Property: opening any bytes as a zip archive and reading every record results
+// in bytes of the stated size or a typed error, and input that strict reading
+// accepts is accepted by lenient reading too.
 
 #include <cstdint>
 #include <cstdlib>
