@@ -17,7 +17,7 @@ struct ArenaVerbOptions : Options {
   std::string action;
 };
 
-// Room for what was used at most, and half as much again.
+// Returns a recommended size: the maximum used, and half as much again.
 uint64_t Advice(const ArenaStats& stats) {
   constexpr uint64_t kStep = uint64_t{1} << 20;
   const uint64_t wanted = stats.high_water + stats.high_water / 2;
@@ -127,9 +127,9 @@ int Sweep(const Options& options) {
   if (!arenas.ok()) return Fail(options, arenas.status());
   const Result<std::vector<std::string>> swept = SweepPublications();
   if (!swept.ok()) return Fail(options, swept.status());
-  // Memory without a name goes with its last holder, so the dead leave none
-  // behind: all there can be is a living process that holds on to it, and the
-  // small files of names.
+  // The system frees memory without a name with its last holder, so dead
+  // processes leave none. What can remain is memory that a living process still
+  // holds, and the small files of names.
   std::erase_if(*arenas,
                 [](const ArenaHolding& arena) { return !arena.orphaned; });
   if (options.json) {

@@ -1,14 +1,15 @@
-// The other half of this verb is the Python package: python/haulway/_bulk.
+// The command line of this verb; the Python package has the other half
+// (python/haulway/_bulk).
 //
-// This file has the command line, so that help, completion, the manual and
-// messages about usage are made as for all verbs. Python does the work, because
-// Python has the processes, ray and dask: this process replaces itself with a
-// Python that gets the request as an argument. HAULWAY_PYTHON names that
-// Python; the command of the Python package sets the variable to its own
-// Python, and the program of the other packages uses `python3` by default.
+// This file defines the command line, so that help, completion, the manual and
+// usage messages are made as for all verbs. Python does the work, because it
+// has the processes, ray and dask: this process replaces itself with a Python
+// that gets the request as an argument. HAULWAY_PYTHON names that Python. The
+// command of the Python package sets the variable to its own Python; the
+// program of the other packages uses `python3` by default.
 //
-// A pool of processes in C++ was left out: it would be a second implementation
-// of the journal and of all verbs, for one of three engines.
+// Alternative not taken: a process pool in C++. It would be a second
+// implementation of the journal and of all verbs, for one of three engines.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -43,7 +44,7 @@ struct BulkVerbOptions : Options {
   std::string format, dtype;
   std::vector<std::string> rename;
   bool proof = false;
-  // Only for their options; Python converts.
+  // Used only for its options; Python converts.
   ConvertOptions convert;
 };
 
@@ -63,7 +64,7 @@ constexpr const char* kProgram =
     "    sys.exit(2)\n"
     "main(sys.argv[1], *sys.argv[4:6], sys.argv[6:])\n";
 
-// Adds the options that were given, as lists of texts by name.
+// Adds the options that were given, as lists of strings by name.
 void AddGiven(const CLI::App& part, Json* json) {
   for (const CLI::Option* option : part.get_options()) {
     if (option->count() == 0 || option->get_lnames().empty()) continue;

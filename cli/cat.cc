@@ -1,12 +1,13 @@
-// Design: only what the slice needs is read (LoadTensors), and more than 1,000
-// elements are summarised, as NumPy does. A view can repeat a few stored bytes
-// without end, so what it comes to is bounded. An npy file has the elements,
-// and for dtypes that NumPy lacks their bits; a record of an archive is written
-// as it is.
+// How: only the bytes that the slice needs are read (LoadTensors), and more
+// than 1,000 elements are summarised, as in NumPy. A view can repeat a few
+// stored bytes without limit, so the size of the result is limited. An npy file
+// gets the elements or, for dtypes that NumPy lacks, their bits. A record of an
+// archive is written unchanged.
 //
-// Loading the tensor and slicing it in memory would bring gigabytes for three
-// numbers of an embedding. Printing is done here and not by a library, since
-// bfloat16, float8 and complex32 are numbers to us.
+// Alternative not taken: load the tensor and slice it in memory. That would
+// read gigabytes for three numbers of an embedding. The elements are formatted
+// here and not by a library, because Haulway prints bfloat16, float8 and
+// complex32 as numbers.
 
 #include <fmt/format.h>
 
@@ -30,18 +31,17 @@ namespace {
 
 struct CatOptions : Options {
   std::string tensor, slice, out;
-  uint64_t head = 0;  // 0: all of it.
+  uint64_t head = 0;  // 0 for all.
   bool raw = false;
 };
 
-// More than this many elements are summarised, as NumPy does.
+// As in NumPy, more elements than this are summarised.
 constexpr uint64_t kMostElements = 1000;
 
-// A view may repeat what is stored, and a few bytes ask for any number; this
-// many are taken for what they are.
+// Limit for views that repeat stored bytes. A few bytes can ask for any size.
 constexpr uint64_t kMostRepeated = 256 * kMiB;
 
-// The part of a tensor that was asked for, dense and in row-major order.
+// The requested part of a tensor, dense and in row-major order.
 struct Part {
   DType dtype;
   std::vector<int64_t> shape;
@@ -57,7 +57,7 @@ bool IsInteger(DType dtype) {
          dtype == DType::kQI8 || dtype == DType::kQU8 || dtype == DType::kQI32;
 }
 
-// Negates one number of this machine's byte order in place.
+// Negates a number in this machine's byte order in place.
 void Negate(std::span<std::byte> number, bool integer) {
   if (!integer) {
     number.back() ^= std::byte{0x80};
@@ -71,8 +71,8 @@ void Negate(std::span<std::byte> number, bool integer) {
   }
 }
 
-// Makes the stored elements what PyTorch shows: its conjugate and negative
-// views say so in the tensor, not in the bytes.
+// Applies the conjugate and negative flags of the tensor to the stored
+// elements, so that they are as PyTorch shows them.
 void ApplyViews(const TensorInfo& tensor, std::span<std::byte> bytes) {
   const bool complex = IsComplex(tensor.dtype);
   const size_t size = ItemBytes(tensor.dtype) / (complex ? 2 : 1);
@@ -84,22 +84,22 @@ void ApplyViews(const TensorInfo& tensor, std::span<std::byte> bytes) {
   }
 }
 
-// The index of as few rows as hold the first `count` elements.
+// Returns the index of the fewest rows that contain the first `count` elements.
 std::vector<IndexItem> HeadIndex(std::span<const int64_t> shape,
                                  uint64_t count) {
   std::vector<IndexItem> index(shape.size());
-  uint64_t inner = 1;  // Elements of a row of dimension i.
+  uint64_t inner = 1;  // Number of elements in a row of dimension i.
   for (size_t i = shape.size(); i-- > 0;) {
     const auto size = static_cast<uint64_t>(shape[i]);
     const uint64_t rows = inner >= count ? 1 : (count - 1) / inner + 1;
     index[i].stop = static_cast<int64_t>(std::min(rows, size));
-    // No more than `count`, so that it never overflows.
+    // At most `count`, so that it cannot overflow.
     inner = rows <= size ? count : std::max<uint64_t>(size, 1) * inner;
   }
   return index;
 }
 
-// The first elements of a part, as one dimension.
+// Reduces a part to its first elements, as one dimension.
 void Cut(uint64_t count, Part* part) {
   const uint64_t item = ItemBytes(part->dtype);
   const uint64_t kept = std::min(count, part->bytes.size() / item);
@@ -107,7 +107,7 @@ void Cut(uint64_t count, Part* part) {
   part->shape = {static_cast<int64_t>(kept)};
 }
 
-// Reads only what the slice needs.
+// Reads the part of the tensor that the slice needs.
 Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
                       Selection slice) {
   TensorRequest request;
@@ -132,12 +132,13 @@ Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
   return Part{tensor.dtype, slice.shape(), std::move(bytes)};
 }
 
-// Where bytes go, whole or not at all; an empty path is standard output.
+// Opens the output, which is written completely or not at all. An empty path is
+// standard output.
 Result<std::unique_ptr<ByteSink>> OpenOut(const std::string& path) {
   return OpenSink(path.empty() ? "-" : path, {.remote = Remote()});
 }
 
-// An npy file; of a dtype that NumPy lacks, of its bits.
+// Writes an npy file. If NumPy lacks the dtype, writes the elements' bits.
 Status WriteNpy(const std::string& path, const Part& part) {
   const DType bits = NumpyBits(part.dtype);
   if (bits != part.dtype) {
@@ -165,8 +166,8 @@ Status WriteAll(const std::string& path, std::span<const std::byte> bytes) {
   return sink->Commit(bytes.size());
 }
 
-// The bytes of a record of an archive, inflated and checked; kNotFound where
-// there is none of the name, or no archive.
+// Returns the bytes of a record of an archive, inflated and checked. Fails with
+// kNotFound if there is no such record, or no archive.
 Result<Buffer> ReadRecord(const CatOptions& options,
                           std::shared_ptr<const ByteSource> source) {
   ArchiveOptions archive;
@@ -176,7 +177,7 @@ Result<Buffer> ReadRecord(const CatOptions& options,
   return (*reader)->Read(options.tensor);
 }
 
-// `*is_usage` is set where it is the slice that is wrong.
+// Sets `*is_usage` if the slice is wrong.
 Status Run(const CatOptions& options, bool* is_usage) {
   HAULWAY_ASSIGN(auto source, OpenInput(options.files[0]));
   HAULWAY_ASSIGN(const auto checkpoint, Checkpoint::Open(source, options.open));

@@ -1,5 +1,5 @@
-// What a verb of the command line is, and what verbs share: options, exit
-// codes, the ways to name files.
+// Defines verbs of the command line, and what they share: options, exit codes,
+// and the ways to name files.
 
 #pragma once
 
@@ -28,12 +28,12 @@ enum Exit {
   kInterrupted = 130
 };
 
-// Where a key is; at most one is given.
+// Where to find the key. At most one is set.
 struct KeyOptions {
   std::string keyfile, passphrase_file, key_env;
 };
 
-// What several verbs can be told. Each has its own, with what only it knows.
+// Options that several verbs share. Each verb derives its own from it.
 struct Options {
   std::vector<std::string> files;
   bool json = false, bytes = false;
@@ -46,104 +46,109 @@ struct Options {
   bool no_progress = false;
 };
 
-// A Runner is a verb that was added to the command line: what it was told, and
-// what runs it then. It returns an exit code and has printed everything, errors
-// included.
+// A Runner is a verb that was added to the command line: its options, and the
+// function that runs it. The function returns an exit code, and has printed
+// everything, including errors.
 struct Runner {
   std::shared_ptr<Options> options;
   std::function<int()> run;
 };
 
-// A Verb is all that the command knows of one: defined at the end of the file
-// that runs it, and listed in CMakeLists.txt.
+// A Verb is everything that the command knows about a verb. It is defined at
+// the end of the file that implements it, and listed in CMakeLists.txt.
 struct Verb {
   const char* name;
   const char* about;
-  const char* examples;  // One a line.
-  // Adds what it can be told to `app`, its part of the command line.
+  const char* examples;  // One per line.
+  // Adds the verb's options to `app`, its part of the command line.
   Runner (*add)(CLI::App& app);
-  bool cancels = false;  // It ends early when `interrupted` is set.
+  bool cancels = false;  // The verb ends early when `interrupted` is set.
   const char* alias = nullptr;
 };
 
 void AddJson(CLI::App& app, Options& options);
-// The options of a new verb, with --json.
+// Returns the options of a new verb, and adds --json.
 template <class OwnOptions>
 std::shared_ptr<OwnOptions> MakeOptions(CLI::App& app) {
   auto options = std::make_shared<OwnOptions>();
   AddJson(app, *options);
   return options;
 }
-// --bytes, of what prints sizes.
+// Adds --bytes, for verbs that print sizes.
 void AddBytes(CLI::App& app, Options& options);
-// --lenient, of what opens checkpoints; AddFile() and AddFiles() add it, too.
+// Adds --lenient, for verbs that open checkpoints. AddFile() and AddFiles() add
+// it too.
 void AddLenient(CLI::App& app, Options& options);
-// FILE, one or many; where others follow it, it is one word.
+// Add the argument FILE, one or several.
 void AddFile(CLI::App& app, Options& options,
              const char* about =
                  "A file, a model's folder, a URL, or - for standard input");
 void AddFiles(CLI::App& app, Options& options);
 void AddOut(CLI::App& app, std::string* out, const char* about);
-// What tells how URLs are reached; AddFile() and AddFiles() add it, too.
+// Adds the options for access to URLs. AddFile() and AddFiles() add them too.
 void AddRemote(CLI::App& app);
-// Where all verbs put that: one runs in a process.
+// Returns the options for access to URLs. They are global, because a process
+// runs a single verb.
 RemoteOptions& Remote();
-// --include, --exclude and --prefix.
+// Adds --include, --exclude and --prefix.
 void AddFilters(CLI::App& app, Options& options);
 void AddKey(CLI::App& app, Options& options, bool required = false);
 void AddAllow(CLI::App& app, Options& options);
-// For options that are numbers: why `text` is none of 1 or more, or "".
+// Checks a numeric option. Returns why `text` is not a number of 1 or more, or
+// "".
 std::string CheckPositive(const std::string& text);
-// For options that are dtypes, or formats to write: why `name` is none, or "".
+// Check the name of a dtype, or of a format to write. Return why it is not
+// valid, or "".
 std::string CheckDType(const std::string& name);
 std::string CheckFormatToWrite(const std::string& name);
-// For options that are KEY=VALUE: why `text` is not such a pair, or "".
+// Returns why `text` is not KEY=VALUE, or "".
 std::string CheckPair(const std::string& text);
 void AddThreads(CLI::App& app, Options& options);
 void AddMemoryBudget(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);
-// An option that can be given again and again, each time one text.
+// Adds an option that can be repeated, with one value each time.
 CLI::Option* AddList(CLI::App& app, const std::string& name,
                      std::vector<std::string>& list, const std::string& about);
-// Returns the bytes of a number with k, M, G, T or Ki, Mi, Gi, Ti, and perhaps
-// B, after it.
+// Returns the bytes of a number with an optional suffix: k, M, G, T or Ki, Mi,
+// Gi, Ti, and optionally B.
 std::optional<uint64_t> ParseSize(const std::string& text);
-// A size as in --help: a number, perhaps with k, M, G, T or Ki, Mi, Gi, Ti and
-// B; not below `least`.
+// Adds an option whose value is a size as in ParseSize(), at least `least`.
 void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
              const std::string& about, uint64_t least = 1);
 
-// Reads the key that the options name, if any.
+// Reads the key that the options name, if they name one.
 Status ReadKey(const KeyOptions& options, EncryptionKey* key);
 
-// What --include, --exclude and --prefix choose.
+// Returns the filter of --include, --exclude and --prefix.
 NameOptions NamesOf(const Options& options);
 
-// Prints the error as the options ask; returns its exit code.
+// Prints the error as the options say. Returns its exit code.
 int Fail(const Options& options, const Status& status);
 
-// What a name leads to, reached as Remote() says. What is read of a mapping
-// stays in memory: kPread is for verbs that read much.
+// Opens an input with the options of Remote(). Bytes read from a mapping stay
+// in memory, so verbs that read much use kPread.
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
                                                     IoMode io = IoMode::kMmap);
 
-// Writes a text to what a name leads to, all of it or nothing.
+// Writes a text to a path or URL, completely or not at all.
 Status WriteText(const std::string& out, const std::string& text);
 
-// What there is in a folder, by name.
+// Lists the contents of a folder as names.
 using FolderLister = Result<std::vector<std::string>> (*)(
     std::string_view folder, const RemoteOptions& remote);
-// Folders become what lies in them. Fails with kNotFound where that is nothing.
+// Replaces folders by their contents. Fails with kNotFound if a folder is
+// empty.
 Result<std::vector<std::string>> ExpandInputs(
     const std::vector<std::string>& paths, FolderLister list);
 
 // Runs `one` on each input; `heading` is true if there are several. Returns the
-// code of the worst: a failure, then a finding; no match if nothing matched.
+// worst exit code: a failure, then a finding. Returns no-match if nothing
+// matched.
 using FileVerb = std::function<int(const std::string& file, bool heading)>;
 int ForEachFile(const Options& options, const FileVerb& one,
                 FolderLister list = ListCheckpoints);
 
-// Set by the handler of SIGINT, for calls that can be cancelled.
+// Set by the SIGINT handler, for calls that can be cancelled.
 extern std::atomic<bool> interrupted;
 
 }  // namespace haulway::cli

@@ -24,7 +24,7 @@ std::vector<const CLI::App*> VerbsOf(const CLI::App& all) {
   return all.get_subcommands([](const CLI::App*) { return true; });
 }
 
-// Its own, and those of its groups.
+// Returns the options of the verb and of its groups.
 std::vector<const CLI::Option*> OptionsOf(const CLI::App& verb) {
   std::vector<const CLI::Option*> options = verb.get_options();
   const auto is_group = [](const CLI::App* part) {
@@ -38,7 +38,7 @@ std::vector<const CLI::Option*> OptionsOf(const CLI::App& verb) {
   return options;
 }
 
-// The names of an option as they are typed.
+// Returns the names of an option as they are typed.
 std::vector<std::string> NamesOf(const CLI::Option& option) {
   std::vector<std::string> names;
   for (const std::string& name : option.get_snames()) {
@@ -54,7 +54,8 @@ std::string Joined(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-// `verb|alias) BEFORE... ;;` for each verb, with its options between.
+// Returns `verb|alias) BEFORE... ;;` for each verb, with its options in
+// between.
 std::string CasesOf(const CLI::App& all, std::string_view before,
                     std::string_view after) {
   std::string cases;
@@ -82,7 +83,7 @@ std::string NamesOfVerbs(const CLI::App& all) {
 }
 
 std::string ForBash(const CLI::App& all) {
-  // Where nothing fits, the name of a file.
+  // If no word matches, bash completes file names.
   return fmt::format(
       "_haulway() {{\n"
       "  local word=${{COMP_WORDS[COMP_CWORD]}} words=\n"
@@ -99,8 +100,8 @@ std::string ForBash(const CLI::App& all) {
       NamesOfVerbs(all), CasesOf(all, "words='", "'"));
 }
 
-// A function that zsh loads from a file of its name, or that is defined by
-// sourcing the text.
+// Returns a function that zsh loads from a file with its name, or that is
+// defined by sourcing the text.
 std::string ForZsh(const CLI::App& all) {
   return fmt::format(
       "#compdef haulway\n"
@@ -123,7 +124,7 @@ std::string ForZsh(const CLI::App& all) {
       NamesOfVerbs(all), CasesOf(all, "compadd -- ", ""));
 }
 
-// In single quotes, for fish.
+// Quotes the text with single quotes for fish.
 std::string Quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) {
@@ -157,8 +158,8 @@ std::string ForFish(const CLI::App& all) {
   return out;
 }
 
-// Where a shell looks for what a user has added: below `variable` of the
-// environment or, without it, below `otherwise` in the home folder.
+// Returns the folder where a shell looks for a user's additions: the
+// environment's `variable`, or `otherwise` in the home folder.
 std::string UserFolder(const char* variable, const char* otherwise) {
   const auto get = [](const char* name) {
     const char* value = std::getenv(name);
@@ -168,7 +169,7 @@ std::string UserFolder(const char* variable, const char* otherwise) {
   return folder.empty() ? get("HOME") + "/" + otherwise : folder;
 }
 
-// Writes the text to where the shell finds it, and says where that is.
+// Writes the text to the place where the shell finds it, and prints the path.
 int Install(const Options& options, std::string_view shell,
             const std::string& text) {
   std::string path;

@@ -22,15 +22,15 @@ namespace {
 
 struct ConvertVerbOptions : Options {
   std::string out;
-  std::string format, dtype, proof;  // Empty: as it is, and none.
+  std::string format, dtype, proof;  // Empty: unchanged, and no proof.
   std::vector<std::string> rename, set;
   ConvertOptions convert;
 };
 
-// More would fill the screen; --json has all of them.
+// --json prints all notes.
 constexpr size_t kNotesShown = 20;
 
-// The parts of KEY=VALUE. Requires: there is a '='.
+// Splits KEY=VALUE. Requires: there is a '='.
 std::pair<std::string, std::string> Split(const std::string& text) {
   const size_t at = text.find('=');
   return {text.substr(0, at), text.substr(at + 1)};
@@ -118,7 +118,8 @@ int ConvertFile(const ConvertVerbOptions& options) {
     HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
-    std::unique_ptr<ByteSink> proof;  // If it cannot be made, nothing is.
+    // If it cannot be created, nothing is written.
+    std::unique_ptr<ByteSink> proof;
     if (!options.proof.empty()) {
       HAULWAY_ASSIGN(proof, OpenFileSink(options.proof));
       HAULWAY_TRY(proof->Begin(std::nullopt).status());

@@ -1,10 +1,11 @@
-// Design: all options become one FileEdit; files that tensors are taken from
-// are opened with it. Tensors that options name, by themselves or by a pattern,
-// are looked up in the file first, so that what is not there is refused before
-// anything is written. Edit() finds the least that has to be written and says
-// it in steps, which a dry run prints instead of taking them.
+// How: all options become one FileEdit, and the files that tensors are taken
+// from are opened. Tensors that options name, directly or by a pattern, are
+// looked up in the file first, so that a missing one is refused before anything
+// is written. Edit() finds the minimal write and describes it in steps, which a
+// dry run prints instead of executing.
 //
-// A verb for each kind of change would write the file as often.
+// Alternative not taken: a verb per kind of change would write the file as many
+// times.
 
 #include <fmt/format.h>
 
@@ -34,13 +35,13 @@ struct EditVerbOptions : Options {
   EditOptions edit;
 };
 
-// The parts of KEY=VALUE. Requires: there is a '='.
+// Splits KEY=VALUE. Requires: there is a '='.
 std::pair<std::string, std::string> Split(const std::string& text) {
   const size_t at = text.find('=');
   return {text.substr(0, at), text.substr(at + 1)};
 }
 
-// The same where KEY is the name of a tensor, which may hold a '=' itself.
+// Splits KEY=VALUE where KEY is the name of a tensor, which may contain '='.
 Result<std::pair<std::string, std::string>> SplitName(const Checkpoint& file,
                                                       const std::string& text) {
   for (size_t at = text.find('='); at != text.npos;
@@ -56,7 +57,7 @@ Result<std::pair<std::string, std::string>> SplitName(const Checkpoint& file,
       .Of(file.source().name());
 }
 
-// The tensors whose name is `glob`, or that it matches.
+// Returns the tensors that `glob` names or matches.
 Result<std::vector<const Entry*>> Matches(const Checkpoint& file,
                                           const std::string& glob) {
   NameOptions wanted;
@@ -79,8 +80,8 @@ Result<DType> DTypeNamed(const std::string& text) {
   return Status(Code::kInvalidArgument, fmt::format("no dtype '{}'", text));
 }
 
-// GLOB=DTYPE. Of what a glob matches, floating-point tensors are cast; a name
-// is taken at its word.
+// Adds the casts of GLOB=DTYPE. Of the tensors that a glob matches, only
+// floating-point ones are cast; a tensor that is named must be.
 Status AddCasts(const Checkpoint& file, const std::string& text,
                 DTypeByName* dtype_of) {
   const size_t at = text.rfind('=');
@@ -100,7 +101,7 @@ Status AddCasts(const Checkpoint& file, const std::string& text,
       .Of(file.source().name());
 }
 
-// The key is that of the file that is edited.
+// Opens another file, without the key, which belongs to the edited file.
 Result<std::shared_ptr<const Checkpoint>> OpenOther(
     const std::string& name, const EditVerbOptions& options) {
   HAULWAY_ASSIGN(auto source, OpenInput(name));
@@ -112,7 +113,7 @@ Result<std::shared_ptr<const Checkpoint>> OpenOther(
 Result<FileEdit> EditOf(const EditVerbOptions& options) {
   FileEdit edit;
   const std::string& name = options.files.front();
-  const bool is_url = name.find("://") != name.npos;  // Edit() refuses it.
+  const bool is_url = name.find("://") != name.npos;  // Edit() refuses URLs.
   HAULWAY_ASSIGN(auto source, is_url ? OpenInput(name) : OpenFileSource(name));
   HAULWAY_ASSIGN(const auto file,
                  Checkpoint::Open(std::move(source), options.open));

@@ -28,7 +28,7 @@ bool InSegments(const Checkpoint& checkpoint) {
   });
 }
 
-// Writes the tensors of FILE to OUT with `key`, or plainly if it is empty.
+// Writes the tensors of FILE to OUT, encrypted with `key` unless that is empty.
 int Rewrite(const CipherOptions& options, const OpenOptions& open,
             const EncryptionKey& key) {
   const std::string& file = options.files.front();
@@ -51,7 +51,8 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
   write.authenticate_metadata = !options.no_authenticate;
   const auto stats = EncryptCheckpoint(*checkpoint.value(), key, **sink, write);
   if (!stats.ok()) return Fail(options, stats.status());
-  if (options.out == "-") return kDone;  // Where the bytes went.
+  // Standard output has the file's bytes.
+  if (options.out == "-") return kDone;
   if (options.json) {
     Json json;
     json.Begin('{')
@@ -71,7 +72,7 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
 }
 
 int Encrypt(const CipherOptions& options) {
-  // The key is for the new file; the old one must need none.
+  // The key is for the new file. The old one must not need a key.
   OpenOptions open = options.open;
   open.key = {};
   return Rewrite(options, open, options.open.key);

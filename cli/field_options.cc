@@ -28,7 +28,7 @@ std::string Sentence(std::string_view meaning) {
   return text;
 }
 
-// 256MiB, or the number if it is no multiple of a unit.
+// Returns "256MiB", or the number if it is not a multiple of a unit.
 std::string ShownSize(uint64_t bytes) {
   for (const auto& [unit, name] :
        {std::pair(kGiB, "GiB"), {kMiB, "MiB"}, {kKiB, "KiB"}}) {

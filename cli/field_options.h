@@ -1,4 +1,4 @@
-// Command-line options made from a table of fields; see haulway/fields.h.
+// Makes command-line options from a table of fields; see haulway/fields.h.
 
 #pragma once
 
@@ -21,8 +21,8 @@
 
 namespace haulway::cli {
 
-// Adds the option of one field: its name, check and help by the type of the
-// member. The value that the member has now is the default in the help.
+// A FieldOption adds the option of one field. Name, check and help follow from
+// the type of the member. Its current value is the default in the help.
 class FieldOption {
  public:
   // `option` must outlive this.
@@ -42,7 +42,7 @@ class FieldOption {
     AddWords(WordsOf(*value), static_cast<size_t>(*value),
              [value](size_t word) { *value = static_cast<Enum>(word); });
   }
-  // AddKey(), AddAllow() and AddRemote() add these.
+  // AddKey(), AddAllow() and AddRemote() add options for these.
   void Add(Secret* /*value*/) const {}
   void Add(std::vector<std::string>* /*value*/) const {}
   void Add(std::vector<HttpHeader>* /*value*/) const {}
@@ -50,10 +50,10 @@ class FieldOption {
  private:
   void AddWords(std::span<const std::string_view> words, size_t now,
                 std::function<void(size_t)> set) const;
-  // Adds an option whose text `take` turns into the value, or refuses.
+  // Adds an option. `take` converts its text to the value, or refuses it.
   void AddText(std::function<void(const std::string&)> take,
                const std::string& value_name, const std::string& now) const;
-  // The meaning as a sentence, with the default if it is not empty.
+  // Returns the meaning as a sentence, with the default if `now` is not empty.
   std::string About(const std::string& now) const;
   [[noreturn]] void Refuse(const std::string& expected,
                            const std::string& found) const;
@@ -66,8 +66,8 @@ class FieldOption {
   const Option& option_;
 };
 
-// Adds an option for each field in the table of `object` that the command line
-// has, but for the names in `without`.
+// Adds an option for each field of `object` that has a flag, except for the
+// names in `without`.
 template <class Struct>
 void AddFields(CLI::App& app, Struct* object,
                std::initializer_list<std::string_view> without = {}) {

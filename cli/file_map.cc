@@ -1,16 +1,17 @@
-// Design: the index says where storages and their frames lie; an archive says
-// what its other members are; what is between all these is a header, a hole or
-// some structure of the format, told apart by where it lies and whether it is
-// zeros. So this knows of no format, but that some are archives.
+// How: the index has the places of storages and their frames; an archive lists
+// its other members. The bytes between these are a header, a hole or another
+// structure of the format, distinguished by their place and by whether they are
+// zeros. So this code knows no format, except that some are archives.
 //
-// What is in the page cache is asked before the index is read, which would
-// bring it in, cell by cell: as many as a screen shows. A bit for every page
-// was left out: of a large file it would be most of the page.
+// The page cache is queried before the index is read, because reading fills the
+// cache. It is queried per cell, with as many cells as a screen shows.
+// Alternative not taken: a bit per page would be most of the output for a large
+// file.
 //
-// For the page rows become columns: a column of equal values is that value,
-// offsets are distances, names say how much of the one before they begin with,
-// and tensors of one dtype and shape share a row. 100,000 tensors take 4 MB,
-// where an object for each would take 25.
+// For the page, rows become columns: a column of equal values is a single
+// value, offsets are differences, names state the length of the prefix shared
+// with the previous name, and tensors with the same dtype and shape share a
+// row. 100,000 tensors take 4 MB; an object per tensor would take 25.
 
 #include "file_map.h"
 
@@ -32,7 +33,7 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kCells = 2048;
 constexpr uint64_t kLooked = 64 * kKiB;
-// A data descriptor of zip64, which may follow a member.
+// Size of a zip64 data descriptor, which may follow a member.
 constexpr uint64_t kDescriptor = 24;
 
 std::string_view NameOf(MapRange::Kind kind) {
@@ -61,7 +62,7 @@ std::string_view NameOf(Encoding encoding) {
   }
 }
 
-// The files that the source consists of: one, or the index's parts.
+// Returns the files that the source consists of: one, or the index's parts.
 std::vector<ByteRange> FilesOf(const CheckpointIndex& index, uint64_t bytes) {
   std::vector<ByteRange> files;
   for (const Part& part : index.parts) {
@@ -80,7 +81,7 @@ void LookAtCache(const ByteSource& source, FileMap* map) {
   for (uint64_t at = 0; at < bytes; at += map->cell_bytes) {
     const ByteRange cell{at, std::min(map->cell_bytes, bytes - at)};
     const double share = source.Look({&cell, 1}).resident;
-    // Neither nothing nor all of it if it is not.
+    // 0 and 100 % are shown only if nothing or everything is cached.
     const double percent = share <= 0   ? 0
                            : share >= 1 ? 100
                                         : std::clamp(100 * share, 1.0, 99.0);
@@ -88,7 +89,8 @@ void LookAtCache(const ByteSource& source, FileMap* map) {
   }
 }
 
-// Members of an archive that are no storages; none if it is no archive.
+// Returns the members of an archive that are not storages; none if the file is
+// not an archive.
 std::vector<MapRange> RecordsOf(const std::shared_ptr<const ByteSource>& source,
                                 const ByteRange& file,
                                 const OpenOptions& options,
@@ -128,7 +130,7 @@ Result<bool> IsZeros(const ByteSource& source, uint64_t begin, uint64_t end) {
   return look(std::max(first, end - kLooked), end);
 }
 
-// All of a file that is in no storage.
+// Adds the ranges of a file that are not in a storage.
 Status AddRanges(const std::shared_ptr<const ByteSource>& source,
                  const ByteRange& file, const OpenOptions& options,
                  const std::vector<MapRange>& storages,
@@ -142,7 +144,7 @@ Status AddRanges(const std::shared_ptr<const ByteSource>& source,
   std::ranges::stable_sort(known, {}, &MapRange::begin);
   const uint64_t end = file.offset + file.length;
   known.push_back({MapRange::Kind::kHole, end, end});
-  // Each look at a server would be a request.
+  // On a server, every check for zeros would be a request.
   const bool looks = !source->Look({}).is_server();
   uint64_t at = file.offset;
   for (MapRange& one : known) {
@@ -170,8 +172,8 @@ Status AddRanges(const std::shared_ptr<const ByteSource>& source,
   return Status();
 }
 
-// What frames say of payloads. One that cannot be had, for want of the key, is
-// not there.
+// Reads the digests in the frames of payloads. A digest that cannot be read
+// without a key is left out.
 void ReadDigests(FileMap* map) {
   const CheckpointIndex& index = map->checkpoint->index();
   const FormatReader& reader = map->checkpoint->reader();
@@ -197,7 +199,7 @@ void ReadDigests(FileMap* map) {
   }
 }
 
-// Where a tensor's elements lie in its storage, as it is in memory.
+// The byte range of a tensor's elements in its storage, as in memory.
 struct Reach {
   uint64_t begin = 0;
   uint64_t bytes = 0;
@@ -225,8 +227,7 @@ Reach ReachOf(const CheckpointIndex& index, const TensorInfo& tensor) {
   return {begin, std::min(bytes, all - begin)};
 }
 
-// The most that an element on the storage wants its address to be a multiple
-// of.
+// Returns the largest alignment that an element in the storage needs.
 std::vector<uint64_t> Alignments(const CheckpointIndex& index) {
   std::vector<uint64_t> units(index.storages.size(), 1);
   for (const TensorInfo& tensor : index.tensors) {
@@ -253,7 +254,7 @@ std::string NoteOn(const TensorInfo& tensor, const Reach& reach) {
   return note;
 }
 
-// ---- Columns
+// --- Columns.
 
 template <class Value>
 void AddValue(const Value& value, Json* json) {
@@ -280,8 +281,8 @@ void AddColumn(std::string_view name, const std::vector<Value>& values,
   json->End(']');
 }
 
-// As many bytes as two names begin with in common, of ASCII only: those are as
-// many letters in JavaScript.
+// Returns the length of the common prefix of two names, counting only ASCII,
+// whose bytes are characters in JavaScript too.
 size_t InCommon(std::string_view a, std::string_view b) {
   const size_t most = std::min(a.size(), b.size());
   size_t i = 0;
@@ -311,7 +312,7 @@ std::string Base64(std::span<const std::byte> bytes) {
 void PackStorages(const FileMap& map, Json* json) {
   const CheckpointIndex& index = map.checkpoint->index();
   const std::vector<uint64_t> alignments = Alignments(index);
-  // A storage that is called as its first tensor needs no name here.
+  // A storage named like its first tensor does not need its own name.
   std::vector<std::string_view> first(index.storages.size());
   for (const Entry& entry : index.entries) {
     const uint32_t row = index.tensors[entry.tensor].storage;
@@ -376,7 +377,7 @@ void PackTensors(const FileMap& map, Json* json) {
     kept.push_back(static_cast<int64_t>(common));
     rest.push_back(entry.name.substr(common));
     last_name = entry.name;
-    // One that has none is past the last.
+    // A tensor without a storage refers to the place after the last one.
     const int64_t own = tensor.storage == kNoStorage
                             ? static_cast<int64_t>(map.places.size())
                             : place[tensor.storage];

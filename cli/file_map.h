@@ -1,8 +1,8 @@
-// What lies where in a file: storages and tensors, what the format keeps beside
-// them, holes, and what of it is in memory.
+// Maps a file: where storages and tensors are, the format's other data, holes,
+// and how much of the file is in memory.
 //
-// Units: offsets and sizes are bytes; of several files they count in all of
-// them, one after another, as CheckpointIndex::parts has them.
+// Units: offsets and sizes are bytes. With several files, offsets count through
+// all files, as in CheckpointIndex::parts.
 
 #pragma once
 
@@ -18,14 +18,14 @@
 
 namespace haulway::cli {
 
-// A run of bytes that belongs to no storage.
+// A range of bytes that belongs to no storage.
 struct MapRange {
   enum class Kind : uint8_t {
-    kHeader,     // What the file begins with.
+    kHeader,     // The beginning of the file.
     kRecord,     // A member of an archive.
-    kStructure,  // Other bytes of the format's own: directories, indexes.
-    // Zeros; of long runs the first and last 64 KiB are looked at, and of what
-    // a server has nothing is.
+    kStructure,  // Other bytes of the format: directories, indexes.
+    // Zeros. Of long ranges, only the first and last 64 KiB are checked; of a
+    // file on a server, nothing is.
     kHole,
   };
   Kind kind = Kind::kHole;
@@ -37,28 +37,29 @@ struct MapRange {
 struct FileMap {
   std::shared_ptr<const Checkpoint> checkpoint;
   uint64_t bytes = 0;            // Size of the source.
-  std::vector<uint32_t> places;  // Rows of storages, by where they begin.
-  std::vector<MapRange> ranges;  // By where they begin.
-  // Parallel to the index's storages: what stands in the file, or was known
+  std::vector<uint32_t> places;  // Rows of storages, sorted by offset.
+  std::vector<MapRange> ranges;  // Sorted by offset.
+  // Parallel to the index's storages: digests stored in the file, or known
   // without reading it.
   std::vector<std::optional<uint32_t>> crc32;
   std::vector<std::optional<std::array<std::byte, 32>>> sha256;
-  // How many percent of each cell were in the page cache before the file was
-  // looked at; of several files, after their headers were. Empty where that is
-  // not known.
+  // Percentage of each cell that was in the page cache before the file was
+  // read; with several files, after their headers were read. Empty if not
+  // known.
   uint64_t cell_bytes = 0;
   std::vector<uint8_t> cached;
 };
 
-// Looks at a file. Nothing but its index is read, and frames and the bytes
-// between them where that takes no server. Fails as opening does.
+// Maps a file. Reads its index and, unless it is on a server, frames and the
+// bytes between them. Fails as opening does.
 Result<FileMap> MakeFileMap(std::shared_ptr<const ByteSource> source,
                             const OpenOptions& options);
 
-// A row an object, for programs: the fields that come after the file's name.
+// Adds the fields that follow the file's name, with an object per row, for
+// programs.
 void AddFileMap(const FileMap& map, Json* json);
 
-// The same in columns, for the page: cli/map_page/page.js unpacks it.
+// Returns the map in columns, for the page. cli/map_page/page.js unpacks it.
 std::string PackFileMap(const FileMap& map, const std::string& file);
 
 }  // namespace haulway::cli

@@ -16,7 +16,7 @@ struct GetVerbOptions : Options {
   bool verify = false;
 };
 
-// What verifying finds wrong first, as a failure.
+// Verifies a file. Returns the first finding as a failure.
 Status CheckFile(const std::string& path, const GetVerbOptions& options) {
   HAULWAY_ASSIGN(auto source, OpenInput(path, IoMode::kPread));
   VerifyOptions verify;

@@ -11,7 +11,8 @@
 namespace haulway::cli {
 namespace {
 
-// What a value that is no tensor is called in Python; empty for other things.
+// Returns the Python name of a value other than a tensor; empty for other
+// kinds.
 std::string_view PythonName(Kind kind) {
   switch (kind) {
     case Kind::kNone:
@@ -37,8 +38,8 @@ std::string_view PythonName(Kind kind) {
   }
 }
 
-// How many values of each type the object holds beside tensors. What objects
-// were made from does not count, what was set on them does.
+// Counts the values of each type in the object, without tensors. Arguments that
+// objects were made from do not count; attributes do.
 std::map<std::string_view, uint64_t> CountValues(const Value& root) {
   std::map<std::string_view, uint64_t> counts;
   std::vector<Value> pending = {root};
@@ -92,7 +93,8 @@ int Info(const Options& options) {
   for (const uint64_t count : uses) shared += count > 1 ? 1 : 0;
 
   std::map<std::string_view, uint64_t> values;
-  if (!index.flat) values = CountValues(index.root);  // Else it has no object.
+  // A flat index has no object.
+  if (!index.flat) values = CountValues(index.root);
 
   if (options.json) {
     Json json;

@@ -24,7 +24,7 @@ int Fail(const Options& options, const Status& status) {
     case Code::kLimit:
     case Code::kAuth:
       return kFound;
-    case Code::kNotFound:  // A file, or what was asked of one.
+    case Code::kNotFound:  // A missing file, or a missing part of one.
       return status.os_error() != 0 ? kFailed : kNoMatch;
     case Code::kCancelled:
       return kInterrupted;

@@ -1,5 +1,5 @@
-// Keys from files and the environment: never from the command line itself,
-// which everyone on the machine can read.
+// Reads keys from files and the environment. They are never on the command
+// line, which every user of the machine can read.
 
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ void Trim(std::string* text) {
   }
 }
 
-// 32 bytes as they are, or 64 hexadecimal digits.
+// Returns a key from 32 raw bytes or 64 hexadecimal digits.
 Result<Secret> KeyOf(std::string text, const std::string& place) {
   if (text.size() == kKeyBytes) return Secret(std::string_view(text));
   Trim(&text);

@@ -20,11 +20,11 @@ struct LoadVerbOptions : Options {
   int repeat = 1;
 };
 
-// So small that a piece is in cache while it is checked.
+// Small enough that a piece stays in the cache while it is checked.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
 
-// Brings every byte to memory, and nothing is done with it: so there is only as
-// much memory as is read into at a time. What is to be mapped is mapped.
+// Reads every byte and discards it, so memory is needed only for the pieces in
+// flight. Modes that map the file map it.
 Result<LoadStats> Load(const Checkpoint& checkpoint,
                        std::span<const uint32_t> rows,
                        const LoadOptions& options) {
@@ -32,7 +32,7 @@ Result<LoadStats> Load(const Checkpoint& checkpoint,
     HAULWAY_ASSIGN(auto loaded, LoadStorages(checkpoint, rows, options));
     return loaded.stats;
   }
-  // A request to a server costs more than what is not in cache.
+  // Requests to a server cost more than cache misses, so the pieces are larger.
   const bool is_server = checkpoint.source().Look({}).is_server();
   return LoadPieces(checkpoint, rows, options,
                     is_server ? options.chunk_bytes
@@ -40,7 +40,7 @@ Result<LoadStats> Load(const Checkpoint& checkpoint,
                     [](const Piece&) { return Status(); });
 }
 
-// The storages of the tensors that are chosen: all, where nothing is.
+// Returns the storages of the selected tensors; all if there is no filter.
 std::vector<uint32_t> StoragesOf(const CheckpointIndex& index,
                                  const NameFilter& names) {
   std::vector<bool> wanted(index.storages.size(), names.all());
@@ -82,7 +82,7 @@ int LoadFile(const LoadVerbOptions& options) {
       json.End('}').Print();
     } else if (stats.read_bytes == 0 &&
                (stats.io == IoMode::kMmap || stats.io == IoMode::kSnapshot)) {
-      // Nothing was moved, so there is no speed to tell.
+      // Nothing was copied, so there is no throughput to print.
       fmt::print("{} mapped in {:.4f} s, nothing copied{} ({}, {})\n",
                  Size(stats.tensor_bytes, options.bytes), stats.seconds,
                  options.load.verify

@@ -1,12 +1,12 @@
-// Design: a row an entry from the index alone, so that no payload is read:
-// where a tensor begins is computed, and says why not where it cannot be
-// (inflated, encrypted). With --stats the tensors are measured in one call,
-// several at a time, from a source that is not mapped, as what was read of a
-// mapping counts as this program's memory. Tables are built whole before they
-// are printed, for their columns; JSON is one object a line.
+// How: a row per entry, from the index alone, so no payload is read. The offset
+// of a tensor is computed; if there is none, the row says why (inflated,
+// encrypted). With --stats, one call measures the tensors, several at a time,
+// from a source that is not mapped, because bytes read from a mapping count as
+// this program's memory. Tables are built completely before they are printed,
+// to align the columns; JSON is one object per line.
 //
-// Printing as tensors come was left out: columns would jump. Names from files
-// are escaped, since a terminal obeys what it is sent.
+// Alternative not taken: print rows as they come. Column widths would change.
+// Names from files are escaped, because a terminal executes control sequences.
 
 #include <fmt/format.h>
 
@@ -29,14 +29,15 @@ namespace {
 
 struct LsOptions : Options {
   bool natural = false, tree = false, stats = false;
-  int depth = 1000;  // More than any name has parts.
+  int depth = 1000;  // More than the parts of any name.
   TensorStatsOptions measure;
 };
 
-// Parallel to the entries; empty if it was not asked for.
+// Parallel to the entries; empty if not requested.
 using Stats = std::vector<std::optional<TensorStats>>;
 
-// The file that holds a byte of the source, where there are several.
+// Returns the file that contains a byte of the source, if there are several
+// files.
 const Part* PartAt(const CheckpointIndex& index, uint64_t offset) {
   const auto after =
       std::ranges::upper_bound(index.parts, offset, {}, &Part::offset);
@@ -60,7 +61,7 @@ std::optional<uint64_t> FileOffset(const CheckpointIndex& index,
          tensor.storage_offset * ItemBytes(tensor.dtype);
 }
 
-// Where the tensor begins, or why that cannot be said.
+// Returns the offset of the tensor, or why there is none.
 std::string Place(const CheckpointIndex& index, const TensorInfo& tensor) {
   const std::optional<uint64_t> offset = FileOffset(index, tensor);
   if (offset.has_value()) return std::to_string(*offset);
@@ -200,7 +201,7 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
       OpenInput(file, options.stats ? IoMode::kPread : IoMode::kMmap);
   if (!source.ok()) return Fail(options, source.status());
   OpenOptions open = options.open;
-  // On a server each of them would be a request.
+  // On a server, every frame would be a request.
   open.check_frames = !(*source)->Look({}).is_server();
   const auto checkpoint = Checkpoint::Open(*source, open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());

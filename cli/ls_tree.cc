@@ -11,7 +11,7 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Takes the number that `text` begins with off it, without leading zeros.
+// Removes the leading number from `text`, and returns it without leading zeros.
 std::string_view TakeNumber(std::string_view* text) {
   size_t size = 0;
   while (size < text->size() && IsDigit((*text)[size])) ++size;
@@ -44,11 +44,11 @@ struct Natural {
   using is_transparent = void;
   bool operator()(std::string_view a, std::string_view b) const {
     if (NaturalLess(a, b)) return true;
-    return !NaturalLess(b, a) && a < b;  // "01" and "1" are two.
+    return !NaturalLess(b, a) && a < b;  // "01" and "1" are different names.
   }
 };
 
-// A Module is what names that begin alike have in common.
+// A Module is the common prefix of names.
 struct Module {
   uint64_t tensors = 0;
   uint64_t nbytes = 0;
@@ -99,7 +99,7 @@ void AddRows(const Module& module, int indent, bool exact_sizes, Table* table) {
 }
 
 void AddModule(const Module& module, const std::string& path, Json* json) {
-  // A tensor alone is no module.
+  // A single tensor is not a module.
   if (module.tensor != nullptr && module.tensors == 1) return;
   json->Begin('{').Key("name").Text(path);
   json->Key("tensors").Number(module.tensors);

@@ -1,4 +1,5 @@
-// The tensors of a checkpoint by module: the parts of their names between dots.
+// Lists the tensors of a checkpoint by module. A name's parts are separated by
+// dots.
 
 #pragma once
 
@@ -11,11 +12,13 @@
 namespace haulway::cli {
 
 // Prints modules and tensors down to `depth` parts of a name, each module with
-// the number of its tensors and their bytes. Numbers come in their order.
+// the number and total size of its tensors. Numbers in names are sorted
+// numerically.
 void PrintTree(const CheckpointIndex& index, const std::vector<Entry>& entries,
                int depth, bool exact_sizes);
 
-// Adds "modules": [{name, tensors, nbytes}] of all of them, "" for the whole.
+// Adds "modules": [{name, tensors, nbytes}] for all modules; "" is the whole
+// checkpoint.
 void AddModules(const CheckpointIndex& index, const std::vector<Entry>& entries,
                 int depth, Json* json);
 

@@ -31,13 +31,14 @@ namespace haulway::cli {
 namespace {
 
 // A second interrupt, or one during a call that cannot be cancelled, ends the
-// process at once: no verb leaves anything half written.
+// process immediately. No verb leaves anything half written.
 volatile std::sig_atomic_t cancellable = 0;
 void OnInterrupt(int) {
   if (cancellable == 0 || interrupted.exchange(true)) _exit(kInterrupted);
 }
 
-// The number of insertions, removals and replacements between two words.
+// Returns the edit distance of two words: insertions, deletions and
+// substitutions.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -55,7 +56,7 @@ size_t Distance(std::string_view a, std::string_view b) {
 
 std::string Hint(std::string_view word) {
   std::string best;
-  size_t least = 3;  // Further away is no slip of the finger.
+  size_t least = 3;  // A larger distance is unlikely to be a typing error.
   for (const Verb* verb : kVerbs) {
     const size_t distance = Distance(word, verb->name);
     if (distance >= least) continue;
@@ -66,7 +67,7 @@ std::string Hint(std::string_view word) {
                       : fmt::format("; did you mean '{}'?", best);
 }
 
-// Says what is wrong with the command line, in JSON too if that was asked for.
+// Reports a usage error, in JSON too if requested.
 int FailUsage(int argc, char** argv, std::string_view what) {
   Options options;
   const std::span<char* const> words(argv, static_cast<size_t>(argc));
@@ -77,7 +78,7 @@ int FailUsage(int argc, char** argv, std::string_view what) {
   return kUsage;
 }
 
-// Runs the verb; what could not be printed is a failure too.
+// Runs the verb. Output that cannot be printed is a failure too.
 int RunVerb(const Runner& verb) {
   Options& options = *verb.options;
   if (const char* debug = std::getenv("HAULWAY_SERIALIZATION_DEBUG")) {
@@ -85,22 +86,22 @@ int RunVerb(const Runner& verb) {
   }
   int code = kFailed;
   try {
-    // Whatever the verb waits for ends with an interrupt.
+    // An interrupt ends whatever the verb waits for.
     const CancelScope scope(&interrupted);
     const Status key = ReadKey(options.key, &options.open.key);
     code = key.ok() ? verb.run() : Fail(options, key);
     if (code != kDone && interrupted) code = kInterrupted;
     if (std::fflush(stdout) == 0) return code;
   } catch (const std::system_error&) {
-    // fmt::print() throws this when it cannot write.
+    // fmt::print() throws this if it cannot write.
   }
   Tell("haulway: cannot write to standard output\n");
   return kFailed;
 }
 
-// Without standard input, output or error, the next file that is opened would
-// take the place, and be written to. Messages are lost then; what is read from
-// or printed to the other two fails as it would have.
+// Opens /dev/null for missing standard descriptors. Otherwise the next opened
+// file would take the place of standard input, output or error, and be written
+// to. Messages are lost then; reads and writes of the other two still fail.
 void HoldStandardDescriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;

@@ -47,7 +47,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
       HAULWAY_TRY(WriteText(options.out, ManifestToJson(manifest) + "\n"));
     }
     if (options.json) {
-      // Its own fields after the file's name.
+      // The manifest's fields follow the file's name.
       fmt::print("{{\"file\":{},{}\n", JsonText(ShownName(file)),
                  ManifestToJson(manifest).substr(1));
     } else if (options.out.empty()) {

@@ -24,7 +24,7 @@ bool IsSame(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-// Whether `out` is a file that the map is of.
+// Returns whether `out` is a file that the map shows.
 bool IsRead(const FileMap& map, const std::string& file,
             const std::string& out) {
   struct stat target, one;
@@ -32,7 +32,7 @@ bool IsRead(const FileMap& map, const std::string& file,
   const auto is_at = [&](const std::string& path) {
     return ::stat(path.c_str(), &one) == 0 && IsSame(target, one);
   };
-  // A folder or a name with "file://" says less than what was opened.
+  // A folder, or a name with "file://", does not name the opened file directly.
   const auto there = map.checkpoint->source().InFile(0, map.bytes);
   if (there.has_value() && ::fstat(there->fd, &one) == 0 &&
       IsSame(target, one)) {
@@ -50,8 +50,8 @@ std::string Page(const FileMap& map, const std::string& file) {
   const std::string data = PackFileMap(map, file);
   std::string page(kMapPageHead);
   page.reserve(page.size() + data.size() + kMapPageTail.size());
-  // A '<' stands in JSON inside of text only. Without it no name can end the
-  // element that holds the data.
+  // In JSON, '<' occurs only in strings. Without it, no name can close the
+  // element that contains the data.
   for (const char c : data) {
     if (c == '<') {
       page += "\\u003c";

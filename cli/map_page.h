@@ -1,5 +1,5 @@
-// The page of `haulway map`, made of the files in map_page/ when it is built:
-// a page is the head, its data as JSON without '<', and the tail.
+// The page of `haulway map`, which the build makes from the files in map_page/.
+// A page is the head, its data as JSON without '<', and the tail.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a verb says and returns if its filters choose no tensor.
+// The message and exit code if a verb's filters select no tensor.
 
 #pragma once
 

@@ -1,8 +1,8 @@
 // Options that several verbs share, each defined once.
 //
 // A verb calls the Add functions of the options that it uses, so a shared
-// option has the same name, check and help text everywhere. What a struct of
-// the library has a table of fields for is made from the table, by AddFields().
+// option has the same name, check and help text everywhere. Options for a
+// library struct with a table of fields are made from the table by AddFields().
 // Checks return CLI11's message, empty if the value is valid, so a wrong value
 // ends with the exit code for usage errors.
 
@@ -133,8 +133,7 @@ void AddFilters(CLI::App& app, Options& options) {
 
 void AddKey(CLI::App& app, Options& options, bool required) {
   auto* where = app.add_option_group("Key");
-  // An empty name is a variable of a script that is not set, and not a wish to
-  // go without a key.
+  // An empty name is an unset variable of a script, not a wish for no key.
   const auto add = [where](const char* name, std::string& value,
                            const char* about) {
     where->add_option(name, value, about)->check([](const std::string& text) {
@@ -162,10 +161,11 @@ void AddAllow(CLI::App& app, Options& options) {
 
 CLI::Option* AddList(CLI::App& app, const std::string& name,
                      std::vector<std::string>& list, const std::string& about) {
+  // Otherwise CLI11 would parse "[ab]" as a list.
   return app.add_option(name, list, about)
       ->expected(1)
       ->take_all()
-      ->allow_extra_args(false);  // Or it would take "[ab]" for a list: "ab".
+      ->allow_extra_args(false);
 }
 
 void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,

@@ -13,8 +13,8 @@
 namespace haulway::cli {
 namespace {
 
-// The length of the well-formed UTF-8 sequence at the start of `text` that is
-// no control character, else 0.
+// Returns the length of the well-formed UTF-8 sequence at the start of `text`,
+// or 0 if it is a control character or not well-formed.
 size_t Printable(std::string_view text) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = at(0);
@@ -33,7 +33,8 @@ size_t Printable(std::string_view text) {
   return size;
 }
 
-// Code points, which is columns for all but wide and combining characters.
+// Returns the number of code points, which equals the columns except for wide
+// and combining characters.
 size_t Columns(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(
       text, [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
@@ -97,14 +98,14 @@ std::string JsonText(std::string_view text) {
 
 namespace {
 
-// Items that are shown of an array, unless the output is JSON.
+// Items of an array to show, unless the output is JSON.
 constexpr size_t kShownItems = 8;
 
 std::string Scalar(bool value, bool json) {
   return json ? (value ? "true" : "false") : (value ? "yes" : "no");
 }
 std::string Scalar(double value, bool json) {
-  // JSON has no numbers that are none.
+  // JSON has no NaN or infinity.
   return json && !std::isfinite(value) ? "null" : fmt::format("{}", value);
 }
 std::string Scalar(const std::string& value, bool json) {

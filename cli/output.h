@@ -1,4 +1,4 @@
-// Printing: tables, JSON, sizes, and names from files made harmless.
+// Prints tables, JSON, sizes, and names from files, which are escaped.
 
 #pragma once
 
@@ -21,21 +21,23 @@
 
 namespace haulway::cli {
 
-// Control bytes and bytes that are not UTF-8's become \xNN.
+// Replaces control bytes and bytes that are not UTF-8 by \xNN.
 std::string Escape(std::string_view text);
-// A JSON string with its quotes; a byte that is not UTF-8's is \u00NN.
+// Returns a JSON string with its quotes. A byte that is not UTF-8 becomes
+// \u00NN.
 std::string JsonText(std::string_view text);
-// Two lower-case hexadecimal digits per byte.
+// Returns two lower-case hexadecimal digits per byte.
 std::string Hex(std::span<const std::byte> bytes);
-// "12.5 MiB", or the exact number.
+// Returns "12.5 MiB", or the exact number.
 std::string Size(uint64_t bytes, bool exact);
-// "1 tensor", "2 tensors".
+// Returns "1 tensor", "2 tensors".
 std::string Counted(uint64_t count, std::string_view what);
 std::string Shape(std::span<const int64_t> shape);
-// As JSON, or for people: the first items of an array then.
+// Returns the value as JSON, or for people, with only the first items of an
+// array.
 std::string FactText(const FactValue& value, bool json);
 
-// Builds one JSON object on one line.
+// A Json builds one JSON object on one line.
 class Json {
  public:
   Json& Begin(char bracket);  // '{' or '['
@@ -45,12 +47,12 @@ class Json {
   Json& Number(uint64_t value) { return Raw(std::to_string(value)); }
   Json& Raw(std::string_view token);
   Json& Numbers(std::span<const int64_t> values);
-  // A value in its own spelling: a number that is not finite is null, as is
-  // what is absent; what has a table of fields is an object, what has a name is
-  // its name, and bytes are hexadecimal.
+  // Adds a value in its own spelling: missing values and numbers that are not
+  // finite are null, structs with a table of fields are objects, enumerators
+  // are their names, and bytes are hexadecimal.
   template <class T>
   Json& Value(const T& value, Spelling spelling = Spelling::kText);
-  // The fields of a struct that has a table of them, see haulway/fields.h.
+  // Adds the fields of a struct that has a table of them; see haulway/fields.h.
   template <class Struct>
   Json& Fields(const Struct& object) {
     ForEachField(object, [&](const auto& field, const auto& value) {
@@ -99,12 +101,12 @@ Json& Json::Value(const T& value, Spelling spelling) {
   }
 }
 
-// One indented line each.
+// Prints each finding on an indented line.
 void PrintFindings(const std::vector<Finding>& findings);
 
 class Table {
  public:
-  // `align` holds '<' or '>' per column.
+  // `align` has '<' or '>' per column.
   explicit Table(std::string_view align) : align_(align) {}
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   void Print() const;

@@ -21,8 +21,8 @@ struct PlanOptions : Options {
   std::optional<ShardOptions> shard;
 };
 
-// The names of --slice with what stands after the last '=': names may hold one,
-// slices do not.
+// Returns the slices by name. The last '=' separates them: names may contain
+// one, slices do not.
 Result<std::map<std::string, std::string>> SlicesByName(
     const PlanOptions& options) {
   std::map<std::string, std::string> slices;
@@ -72,7 +72,8 @@ void PrintTable(const PlanOptions& options, const PlannedReads& plan,
     end = read.offset + read.bytes;
   }
   table.Print();
-  // What two tensors share is read once, so that less may be read than asked.
+  // Bytes that two tensors share are read once, so fewer may be read than
+  // requested.
   const uint64_t over = plan.read_bytes > plan.tensor_bytes
                             ? plan.read_bytes - plan.tensor_bytes
                             : 0;
@@ -110,7 +111,7 @@ int PlanFile(const PlanOptions& options) {
   return wanted->empty() ? NoMatch(file) : kDone;
 }
 
-// RANK/WORLD or RANK/WORLD/DIM.
+// Parses RANK/WORLD or RANK/WORLD/DIM.
 std::optional<ShardOptions> ParseShard(const std::string& text) {
   ShardOptions shard;
   const char* at = text.data();
@@ -153,7 +154,7 @@ Runner Add(CLI::App& app) {
 
 }  // namespace
 
-// In Python plan() lays out a file to be saved, and plan_reads() is this.
+// In Python, this is plan_reads(); plan() there lays out a file to save.
 extern const Verb kPlan = {
     "plan-reads",
     "Show the reads that loading would make, without making them; short form: "

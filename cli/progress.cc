@@ -27,7 +27,7 @@ std::function<void(uint64_t, uint64_t)> Progress(std::string label, bool off) {
         total == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total);
     const auto rate = static_cast<uint64_t>(static_cast<double>(done) /
                                             (seconds > 0 ? seconds : 1));
-    // Until a second has passed the rate says little.
+    // In the first second, the rate is not reliable.
     const std::string left =
         seconds < 1 || done == 0
             ? ""

@@ -1,4 +1,4 @@
-// One line of progress on a terminal.
+// Shows one line of progress on a terminal.
 
 #pragma once
 
@@ -8,7 +8,8 @@
 
 namespace haulway::cli {
 
-// A callback that draws on stderr; null if that is no terminal or `off`.
+// Returns a callback that prints progress to stderr; null if stderr is not a
+// terminal, or if `off`.
 std::function<void(uint64_t, uint64_t)> Progress(std::string label, bool off);
 
 }  // namespace haulway::cli

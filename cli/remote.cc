@@ -1,4 +1,4 @@
-// How verbs reach what is behind a URL.
+// Options for access to URLs.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ namespace {
 void AddHeader(const std::string& line) {
   const size_t colon = line.find(':');
   if (colon == line.npos || colon == 0) {
-    // The line may be a secret.
+    // Do not print the line, which may be a secret.
     throw CLI::ValidationError("--header", "expected NAME: VALUE");
   }
   const size_t value = line.find_first_not_of(" \t", colon + 1);
@@ -52,7 +52,7 @@ void AddRemote(CLI::App& app) {
           "Environment variable with a bearer token for the host in the URL")
       ->type_name("NAME");
   AddFields(*part, &Remote());
-  // Who is trusted, and not who else the environment says.
+  // An explicit CA file replaces the folder from the environment.
   part->get_option("--ca-file")->each([](const std::string&) {
     Remote().ca_dir.clear();
   });

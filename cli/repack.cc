@@ -40,8 +40,9 @@ int RepackFile(const RepackVerbOptions& options) {
     write.progress = Progress(options.out, options.no_progress);
     HAULWAY_ASSIGN(const WriteStats stats,
                    Write(*repacked.layout, *sink, write));
-    if (options.out == "-") return Status();  // Where the bytes went.
-    // The serialization id is a record too.
+    // Standard output has the file's bytes.
+    if (options.out == "-") return Status();
+    // Add one for the serialization id, which is a record too.
     const uint64_t records = repacked.layout->payloads().size() + 1;
     if (options.json) {
       Json json;

@@ -30,7 +30,7 @@ void PrintJson(const RepairVerbOptions& options, const RepairReport& report) {
 
 void PrintText(const RepairVerbOptions& options, const RepairReport& report) {
   if (!report.fault.empty()) {
-    fmt::print("{}\n", Escape(report.fault));  // It names the file.
+    fmt::print("{}\n", Escape(report.fault));  // The fault names the file.
   }
   for (const TakenTensor& taken : report.taken) {
     fmt::print("taken {} from {}\n", Escape(taken.name), Escape(taken.from));

@@ -1,12 +1,12 @@
-// The command line as a function, for what brings no program of its own.
+// The command line as a function, for installations without a separate program.
 
 #pragma once
 
 namespace haulway {
 
-// Runs the command with the words of its command line, the first of which is
-// its name, and returns the code to exit with. Takes SIGINT and SIGBUS over,
-// writes to the standard streams, and is called once in a process.
+// Runs the command with its arguments, of which the first is its name, and
+// returns the exit code. Handles SIGINT and SIGBUS, and writes to the standard
+// streams. Call it once per process.
 int RunCommand(int argc, char** argv);
 
 }  // namespace haulway

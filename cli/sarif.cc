@@ -9,7 +9,7 @@
 namespace haulway::cli {
 namespace {
 
-// SARIF 2.1.0 section 3.49: what a result refers to by its id.
+// SARIF 2.1.0 section 3.49: a result refers to a rule by its id.
 struct Rule {
   const char* id;
   const char* level;
@@ -26,7 +26,8 @@ bool IsUnreserved(char c) {
          c == '~' || c == '/';
 }
 
-// RFC 3986: a URL as it is, and a path as a relative or a file: reference.
+// RFC 3986: returns a URL unchanged, and a path as a relative or a file:
+// reference.
 std::string UriOf(std::string_view file) {
   const bool is_url = file.find("://") != file.npos;
   std::string uri = file.starts_with('/') ? "file://" : "";

@@ -1,4 +1,4 @@
-// The results of scanning as SARIF 2.1.0, for services that scan code.
+// Formats scan results as SARIF 2.1.0, for code scanning services.
 
 #pragma once
 
@@ -10,15 +10,16 @@
 
 namespace haulway::cli {
 
-// A SarifLog collects what is found, and makes one run of all of it.
+// A SarifLog collects results, and formats them as one run.
 class SarifLog {
  public:
-  // A result for each finding of a report that is not SAFE.
+  // Adds a result for each finding of a report that is not SAFE.
   void Add(const ScanReport& report);
-  // A file that could not be scanned: a notification, and no success.
+  // Adds a file that could not be scanned: a notification; the run is then not
+  // successful.
   void AddFailure(const Status& status);
 
-  // The log, one JSON object in UTF-8.
+  // Returns the log, one JSON object in UTF-8.
   std::string Text() const;
 
  private:

@@ -72,7 +72,7 @@ void PrintReport(const ScanOptions& options, const ScanReport& report) {
   for (const ScannedPickle& pickle : report.pickles) {
     PrintPickle(options, pickle);
   }
-  // The first of the worst is the reason.
+  // The reason is the first of the worst findings; print the others.
   std::vector<Finding> others;
   for (const Finding& finding : report.findings) {
     if (finding.message != report.reason) others.push_back(finding);

@@ -1,4 +1,4 @@
-// Messages for people, on standard error.
+// Prints messages for people to standard error.
 
 #pragma once
 
@@ -7,8 +7,7 @@
 
 namespace haulway::cli {
 
-// Prints a message to standard error. Whether anybody can read it changes
-// nothing.
+// Prints a message to standard error. Ignores errors.
 inline void Tell(std::string_view message) {
   std::fwrite(message.data(), 1, message.size(), stderr);
 }

@@ -19,12 +19,12 @@ T Load(std::span<const std::byte> bytes) {
   return value;
 }
 
-// A small float: sign, `exponent` bits with `bias`, `mantissa` bits.
+// A small float format: a sign, `exponent` bits with `bias`, `mantissa` bits.
 struct SmallFloat {
   int exponent;
   int mantissa;
   int bias;
-  bool has_infinity;  // The highest exponent means infinity and NaN.
+  bool has_infinity;  // The highest exponent is infinity and NaN.
 };
 constexpr SmallFloat kHalf = {5, 10, 15, true};
 constexpr SmallFloat kE4M3 = {4, 3, 7, false};
@@ -128,14 +128,14 @@ std::string FormatElement(DType dtype, std::span<const std::byte> element) {
       return bits == 0xFF ? "nan" : Real(std::ldexp(1.0, bits - 127));
     }
     case DType::kF4E2M1X2: {
-      // The low half is the first of the two.
+      // The low half is the first element.
       const auto bits = Load<uint8_t>(element);
       return fmt::format("({}, {})", Real(Decode(kE2M1, bits & 0xF)),
                          Real(Decode(kE2M1, bits >> 4)));
     }
     case DType::kF6E2M3X4:
     case DType::kF6E3M2X4:
-      // No library says in which order four values fill three bytes.
+      // No library defines the order of four values in three bytes.
       return fmt::format("0x{:02x}{:02x}{:02x}", Load<uint8_t>(element),
                          Load<uint8_t>(element.subspan(1)),
                          Load<uint8_t>(element.subspan(2)));
@@ -153,7 +153,8 @@ std::string FormatTensor(DType dtype, std::span<const int64_t> shape,
   constexpr int64_t kEdge = 3;
   const bool summarise = bytes.size() / item > most;
   std::string out;
-  // Dimension `d`, whose elements begin at `at` and take `length` bytes.
+  // Formats dimension `d`, whose elements begin at `at` and take `length`
+  // bytes.
   const auto format = [&](const auto& self, size_t d, size_t at,
                           size_t length) -> void {
     if (d == shape.size()) {

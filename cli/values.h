@@ -1,4 +1,4 @@
-// Elements as text.
+// Formats elements as text.
 
 #pragma once
 
@@ -13,14 +13,15 @@
 
 namespace haulway::cli {
 
-// "bf16", "BF16" and "bfloat16" are one.
+// Parses a dtype: "bf16", "BF16" and "bfloat16" are the same.
 std::optional<DType> ParseDType(std::string name);
 
-// One element. Types whose values have no usual form come as "0x" and bits.
+// Formats an element. Types without a usual notation are shown as "0x" and
+// bits.
 std::string FormatElement(DType dtype, std::span<const std::byte> element);
 
-// A dense tensor in nested brackets. Beyond `most` elements, dimensions longer
-// than six show their first and last three.
+// Formats a dense tensor in nested brackets. Above `most` elements, dimensions
+// of more than six show their first and last three.
 std::string FormatTensor(DType dtype, std::span<const int64_t> shape,
                          std::span<const std::byte> bytes, uint64_t most);
 

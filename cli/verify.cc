@@ -31,7 +31,7 @@ Result<std::optional<VerifyReport>> VerifyNamed(
   return std::optional(std::move(report));
 }
 
-// Notes in the report what of the checkpoint is not as the manifest says.
+// Adds the differences between the checkpoint and the manifest to the report.
 Status CompareWithManifest(const VerifyVerbOptions& options,
                            std::shared_ptr<const ByteSource> source,
                            VerifyReport* report) {
@@ -42,7 +42,7 @@ Status CompareWithManifest(const VerifyVerbOptions& options,
   if (!expected.ok()) {
     return std::move(expected).status().Of(ShownName(options.manifest));
   }
-  // Not mapped: what was read of a mapping stays in memory.
+  // Avoid a mapping, because bytes read from it stay in memory.
   if (auto unmapped = source->Reopen(IoMode::kPread); unmapped.ok()) {
     source = *std::move(unmapped);
   }
@@ -149,7 +149,7 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
   return exit;
 }
 
-// A folder as the checkpoint that it is.
+// Returns the folder itself, as one checkpoint.
 Result<std::vector<std::string>> AsOne(std::string_view folder,
                                        const RemoteOptions&) {
   return std::vector<std::string>{std::string(folder)};

@@ -1,12 +1,11 @@
 # cmake -DFOLDER=... -DSCRIPTS=... -DOUT=... -P embed.cmake
 #
-# Makes one page of page.html, page.css and the scripts, which are one in the
-# order in which they are named, and of the page a C++ file.
-# Style and script are allowed by their hashes alone, so that nothing else that
-# may get into the page is ever run.
+# Makes a page from page.html, page.css and the scripts, which are joined in the
+# given order, and a C++ file from the page. The content security policy allows
+# style and script only by their hashes, so nothing else that gets into the page
+# can run.
 
-# hash(TEXT VARIABLE): "sha256-..." in base 64, as a content security policy has
-# it.
+# hash(TEXT VARIABLE): "sha256-..." in base 64, as in a content security policy.
 function(hash text variable)
   string(SHA256 hex "${text}")
   set(alphabet
@@ -20,7 +19,7 @@ function(hash text variable)
       string(APPEND base64 ${letter})
     endforeach()
   endforeach()
-  # 32 bytes end with two of three.
+  # 32 bytes end with two bytes of an incomplete group.
   string(SUBSTRING ${base64} 0 43 base64)
   set(${variable} "sha256-${base64}=" PARENT_SCOPE)
 endfunction()
