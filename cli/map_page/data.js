@@ -1,21 +1,24 @@
-// The page of `haulway map`: one script, of these files in the order in which
-// embed.cmake joins them. This one unpacks the columns that file_map.cc wrote,
-// the others draw them. Names come from files, so they reach the page as text
-// only, with what would not be seen, or would turn text around, spelt out.
+// The page of `haulway map`: one script, joined from these files by
+// embed.cmake. This file unpacks the columns that file_map.cc wrote; the others
+// draw them. Names come from files, so they are inserted into the page as text
+// only, and characters that are invisible or change the direction of text are
+// escaped.
 'use strict';
 
 const $ = (id) => document.getElementById(id);
 const packed = JSON.parse($('data').textContent);
 
-// A column of which all values are alike is sent as that value.
+// A column of equal values is sent as a single value.
 const column = (values, count) =>
     Array.isArray(values) ? values : new Array(count).fill(values);
-// Differences to the value before; the first one's is to -1.
+// Each value is the difference to the previous one; the first is relative to
+// -1.
 function summed(values, count) {
   let last = -1;
   return column(values, count).map((step) => (last += step));
 }
-// Names that begin as the one before, and how they go on.
+// Each name is the length of the prefix shared with the previous name, and the
+// rest.
 function unfolded(kept, rest, count) {
   const out = new Array(count);
   kept = column(kept, count);

@@ -1,4 +1,4 @@
-// What is told about a place: a tensor, a storage, a byte.
+// Shows the details of a place: a tensor, a storage, a byte.
 
 function rows(pairs) {
   const list = element('dl');

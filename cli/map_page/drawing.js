@@ -1,4 +1,4 @@
-// How the part that is looked at is drawn.
+// Draws the visible part of the file.
 
 function prepare(canvas) {
   const ratio = window.devicePixelRatio || 1;
@@ -15,15 +15,16 @@ function prepare(canvas) {
   return {context, width, height};
 }
 
-// Neighbours of one colour are one rectangle. What is narrower than a pixel
-// shares it: the pixel has the colour of which there is most, as strong as the
-// share of it that is covered. `kept` kinds are seen however small they are.
+// Adjacent items with the same colour are drawn as one rectangle. Items
+// narrower than a pixel share it: the pixel gets the most frequent colour, with
+// an opacity equal to the covered share. Kinds in `kept` are visible however
+// small they are.
 const kept = new Set(['header', 'record', 'structure', 'misaligned']);
 function drawTrack(context, track, from, to, width, top, height) {
   const scale = width / (to - from);
-  // Things may end after the next begins where a file says so.
+  // A damaged file may have items that end after the next one begins.
   const first = Math.max(0, lastAtMost(track.length, from, (i) => track[i].begin));
-  const columns = new Map();  // By colour, how much of each pixel it covers.
+  const columns = new Map();  // By colour, the covered share of each pixel.
   const small = [];
   let left = 0, right = -1, colour = null;
   const flush = () => {
@@ -59,7 +60,7 @@ function drawTrack(context, track, from, to, width, top, height) {
     context.fillStyle = colours[name];
     context.fillRect(Math.min(x, width - 1.5), top, 1.5, height);
   }
-  // Where they are wide enough, things are told apart.
+  // Separate items by lines if they are wide enough.
   context.strokeStyle = colours.panel;
   context.lineWidth = 1;
   context.beginPath();
@@ -130,7 +131,7 @@ function drawOverview() {
   context.strokeRect(Math.min(x0 + 1, width - 4), 2, Math.max(3, x1 - x0 - 2), height - 4);
 }
 
-// What the rows of the strip are called, and where they stand.
+// The names and positions of the strip's rows.
 const axis = 22;
 function lanes() {
   const all = [
@@ -171,7 +172,7 @@ function drawAxis(context, width, height) {
   }
   context.stroke();
 }
-// An address on the axis: exact in the unit that divides it.
+// Formats an address on the axis, exactly, in the largest unit that divides it.
 function short(bytes) {
   let unit = 0;
   while (bytes % 1024 === 0 && unit < 5) bytes /= 1024, ++unit;

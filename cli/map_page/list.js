@@ -1,4 +1,4 @@
-// The list of tensors: searched, sorted, and drawn as far as it is seen.
+// The list of tensors: search, sorting, and drawing of the visible rows.
 
 const rowHeight = 26;
 function setUpList() {

@@ -1,4 +1,4 @@
-// The head of the page, its legend, and what is done when it is opened.
+// The head of the page, its legend, and the actions on loading.
 
 function legend() {
   const entries = [];
@@ -24,7 +24,7 @@ function legend() {
   $('legend').replaceChildren(...entries);
 }
 
-// How many storages are aligned to what, the most frequent first.
+// Returns how many storages have which alignment, the most frequent first.
 function alignments() {
   const counts = new Map();
   for (const storage of stored) {
@@ -39,7 +39,7 @@ function alignments() {
       `, ${exact(misaligned)} less than their elements want`);
 }
 
-// Bytes of storages that are stored as they are, and in no tensor.
+// Returns the bytes of unencoded storages that belong to no tensor.
 function unused() {
   let bytes = 0;
   for (const storage of stored) {

@@ -1,4 +1,4 @@
-// The layout under mouse and keys.
+// The file's layout, with mouse and keyboard control.
 
 function byteAt(event, canvas, from, to) {
   const box = canvas.getBoundingClientRect();

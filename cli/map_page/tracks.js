@@ -1,5 +1,4 @@
-// What there is to draw: rows of things that lie side by side in the file, and
-// what each is coloured by.
+// The items to draw: rows of adjacent items in the file, and their colours.
 
 const colours = {};
 function readColours() {
@@ -13,7 +12,7 @@ function readColours() {
   }
 }
 
-// Dtypes by their bytes: the eighth colour is for all others.
+// Dtypes by their total bytes. The eighth colour stands for all others.
 const dtypes = (() => {
   const bytes = new Map();
   for (const tensor of tensors) {
@@ -36,7 +35,7 @@ function stateOf(storage) {
 const checkOf = (storage) => /[^\0]/.test(storage.sha256) ? 'sha256' :
     storage.crc32 !== null ? 'crc32' : null;
 
-// A track is a row of things that do not overlap, sorted by where they begin.
+// A track is a row of items that do not overlap, sorted by their start.
 const byPlace = (a, b) => a.begin - b.begin || a.end - b.end;
 const stored = storages.filter((s) => s.end > s.begin).sort(byPlace);
 
@@ -57,7 +56,7 @@ const storageTrack = stored.map((storage) =>
 const checkTrack = stored.filter(checkOf).map((storage) =>
     ({begin: storage.begin, end: storage.end, colour: checkOf(storage), storage}));
 
-// Tensors that overlap go to tracks of their own; the last takes the rest.
+// Overlapping tensors go to separate tracks; the last track takes the rest.
 const tensorTracks = [[], [], [], []];
 {
   const ends = tensorTracks.map(() => 0);

@@ -1,6 +1,6 @@
 // Sizes by module.
 
-// A module is what names that begin alike have in common.
+// A module is the common prefix of names.
 const root = {name: '', bytes: 0, count: 0, parts: new Map(), above: null, tensor: null};
 for (const tensor of tensors) {
   let at = root;
@@ -24,8 +24,8 @@ let tiles = [];
 const partsOf = (one) => one.sorted ||
     (one.sorted = [...one.parts.values()].sort((a, b) => b.bytes - a.bytes));
 
-// Squarified: rows of tiles whose sides differ as little as can be. What is
-// left when a tile would be under a pixel is not drawn.
+// Squarified treemap: rows of tiles that are as square as possible. Tiles
+// smaller than a pixel are not drawn.
 function squarify(parts, box, draw) {
   let {x, y, w, h} = box;
   let left = parts.reduce((sum, part) => sum + part.bytes, 0);
@@ -80,7 +80,7 @@ function drawTreemap() {
   };
   const draw = (parts, box, depth) => squarify(parts, box, (part, tile) => {
     if (tile.w < 1 || tile.h < 1) return;
-    // A module of one thing is shown as that.
+    // A module with a single part is shown as that part.
     let name = part.name;
     while (part.tensor === null && part.parts.size === 1) {
       [part] = part.parts.values();
@@ -109,7 +109,7 @@ function drawTreemap() {
 }
 
 function enter(one) {
-  // Down to where there is a choice.
+  // Descend to the first module with several parts.
   while (one.tensor === null && one.parts.size === 1) {
     const only = partsOf(one)[0];
     if (only.parts.size === 0) break;
@@ -135,14 +135,14 @@ function enter(one) {
   }
   drawTreemap();
 }
-// Up, to exactly there.
+// Goes up to exactly this module.
 function go(one) {
   if (one === root) enter(root); else enter(one);
 }
 
 function setUpTreemap() {
   const canvas = $('treemap');
-  // The innermost one, and the outermost that is a module.
+  // Returns the tiles at the pointer, from the outermost to the innermost.
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;

@@ -1,10 +1,10 @@
-// The part of the file that is looked at, and what is chosen in it.
+// The visible part of the file, and the selection.
 
 const view = {begin: 0, end: Math.max(1, file.bytes)};
-const least = 16;  // Bytes on the screen.
+const least = 16;  // Minimum number of bytes on the screen.
 let selected = null;  // A tensor.
-let order = [];       // Rows of the list.
-let found = null;     // The set of tensors that were searched for.
+let order = [];       // Rows of the list, in order.
+let found = null;     // The set of tensors that match the search.
 let pending = false;
 
 function redraw() {

@@ -1,6 +1,6 @@
-// Words and numbers as the page shows them, and elements that hold them.
+// Words and numbers as the page shows them, and elements that contain them.
 
-// What is not seen, or would change how the text around it is read.
+// Characters that are invisible, or change how the text around them is read.
 const unseen = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
 const shown = (text) => String(text).replace(unseen, (c) =>
     '\\u{' + c.codePointAt(0).toString(16) + '}');
@@ -18,13 +18,14 @@ const plural = (count, word) =>
     `${exact(count)} ${word}${count === 1 ? '' : 's'}`;
 const hex = (bytes) => Array.from(bytes, (c) =>
     c.charCodeAt(0).toString(16).padStart(2, '0')).join('');
-// The largest power of two that divides, up to a huge page.
+// Returns the largest power of two that divides the offset, up to a huge page.
 function alignment(offset) {
   let unit = 1;
   while (unit < 1 << 21 && offset % (2 * unit) === 0) unit *= 2;
   return unit;
 }
-// The part of several files that holds a byte, and where in it.
+// Returns the part, of several files, that contains a byte, and the offset in
+// it.
 function partAt(at) {
   const parts = file.parts;
   const i = lastAtMost(parts.length, at, (k) => parts[k][1]);
@@ -36,7 +37,8 @@ function place(at) {
   return exact(own) + ' = 0x' + own.toString(16) +
       (part === null ? '' : ' of ' + shown(part.name));
 }
-// The last of `count` sorted rows whose `key` is at most `value`, or -1.
+// Returns the last of `count` sorted rows whose `key` is at most `value`, or
+// -1.
 function lastAtMost(count, value, key) {
   let low = 0, high = count;
   while (low < high) {
