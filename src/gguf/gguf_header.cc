@@ -110,7 +110,7 @@ class HeaderParser {
     return cursor_.Text(length);
   }
 
-  // Rules G01 to G04.
+  // Applies rules G01 to G04.
   Status ParseStart(Header* header) {
     HAULWAY_TRY(Need(8));
     if (cursor_.Text(kMagic.size()) != kMagic) {
@@ -155,7 +155,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Rules G05 to G10.
+  // Applies rules G05 to G10.
   Status ParseKeyValues(Header* header) {
     const auto name_of = [&](uint32_t i) -> std::string_view {
       return header->metadata[i].name;
@@ -334,7 +334,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Rules G11 to G14.
+  // Applies rules G11 to G14.
   Status ParseTensors(Header* header) {
     const auto name_of = [&](uint32_t i) { return header->tensors[i].name; };
     header->tensors.reserve(tensors_);
@@ -427,7 +427,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Rules G15 to G18.
+  // Applies rules G15 to G18.
   Status CheckPlaces(const Header& header) const {
     const uint64_t data_bytes = header.data_offset <= file_bytes_
                                     ? file_bytes_ - header.data_offset

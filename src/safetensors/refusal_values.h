@@ -44,7 +44,7 @@ struct Node {
   // The product of the items before the first such item; nullopt if it
   // overflows.
   std::optional<uint64_t> product = 1;
-  // The first field, and fields up to the first repetition of one of kFields.
+  // The first field, and up to four fields of kFields: enough that one repeats.
   std::vector<std::pair<std::string, Node>> fields;
   size_t known = 0;
 

@@ -35,11 +35,11 @@ namespace {
 
 using Role = Place::Role;
 
-// Bytes of a deflated record that are inflated before anything is known about
-// it.
+// Bytes of a deflated tensor that are inflated at first, and the smallest limit
+// on what a record may inflate to.
 constexpr uint64_t kFirstLook = 256 * kKiB;
-// Bytes that are prefetched of a record that does not hold tensor data, and in
-// total at a time.
+// Largest record without tensor data that is prefetched whole, and the limit on
+// all bytes prefetched at a time.
 constexpr uint64_t kMostOfRecord = 256 * kKiB;
 constexpr uint64_t kMostAhead = 16 * kMiB;
 // Limit on deflated bytes in memory, and on their inflated size.

@@ -90,7 +90,8 @@ class Parser {
   }
 
  private:
-  // Rule S01: the body is complete, its checksum matches, nothing follows it.
+  // Applies rule S01: the body is complete, its checksum matches, nothing
+  // follows it.
   Result<std::span<const std::byte>> CheckedBody() const {
     ByteCursor cursor(head_);
     cursor.Skip(kLengthOffset);
@@ -131,7 +132,7 @@ class Parser {
     return head_.subspan(kIndexOffset, length - kChecksumBytes);
   }
 
-  // Rules S02 and S03.
+  // Applies rules S02 and S03.
   Status TakeEntry(uint8_t tag, std::span<const std::byte> fields,
                    uint64_t at) {
     if (seen_[tag]) return Wrong(fmt::format("entry {} stands twice", tag), at);
@@ -188,7 +189,7 @@ class Parser {
     return segment;
   }
 
-  // Rule S07.
+  // Applies rule S07.
   Status Settle() {
     if (!out_.growth.has_value()) return Status();
     const SegmentGrowth growth = *out_.growth;
@@ -224,7 +225,7 @@ class Parser {
     return Status();
   }
 
-  // Rules S04 to S06.
+  // Applies rules S04 to S06.
   Status CheckBounds() const {
     const uint64_t block = out_.block_bytes;
     if (!std::has_single_bit(block) || block < kSegmentHeadBytes ||

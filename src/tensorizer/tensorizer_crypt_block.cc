@@ -23,7 +23,7 @@ Status Wrong(std::string_view what) {
   return Status(Code::kCorrupt, what).In("crypt block");
 }
 
-// Rule C03.
+// Applies rule C03.
 Status ParseDerivation(std::span<const std::byte> bytes,
                        const ParseLimits& limits, CryptBlock* out) {
   ByteCursor cursor(bytes);
@@ -62,7 +62,7 @@ Status ParseDerivation(std::span<const std::byte> bytes,
   return Status();
 }
 
-// Rule C02.
+// Applies rule C02.
 Status ParseCipher(uint16_t type, std::span<const std::byte> bytes,
                    uint64_t data_bytes, CryptBlock* out) {
   if (out->cipher != Cipher::kNone) return Wrong("two ciphers");

@@ -108,7 +108,7 @@ class IndexParser {
     return CheckLength(entry);
   }
 
-  // Rule I07.
+  // Applies rule I07.
   Status ParseDims(ByteCursor* cursor, IndexEntry* entry) {
     if (entry->rank > options_.limits.max_rank) {
       return Status(Code::kLimit,
@@ -136,7 +136,7 @@ class IndexParser {
     return Status();
   }
 
-  // Rule I08.
+  // Applies rule I08.
   Status CheckLength(IndexEntry* entry) const {
     entry->meta = entry->data_bytes == 0 && entry->nbytes != 0;
     if (entry->meta && preamble_.version < 4) {
@@ -170,7 +170,7 @@ Status InEntry(Status status, const IndexEntry& entry) {
   return std::move(status).In(fmt::format("index entry {}", Quote(entry.name)));
 }
 
-// Rule I10.
+// Applies rule I10.
 Status CheckInterleaved(const TensorIndex& index, uint64_t start,
                         uint64_t file_bytes) {
   uint64_t at = start;
@@ -195,7 +195,7 @@ Status CheckInterleaved(const TensorIndex& index, uint64_t start,
   return Status();
 }
 
-// Rule S08: what version 2 requires in addition to X04 and X05.
+// Applies rule S08: what version 2 requires in addition to X04 and X05.
 Status CheckSegments(const TensorIndex& index, const Preamble& preamble,
                      uint64_t file_bytes) {
   const SegmentHead& segments = *preamble.segments;
@@ -241,7 +241,7 @@ Status CheckSegments(const TensorIndex& index, const Preamble& preamble,
       .In("layout section");
 }
 
-// Rules X04 and X05.
+// Applies rules X04 and X05.
 Status CheckHeadersFirst(const TensorIndex& index, const Preamble& preamble,
                          uint64_t file_bytes) {
   const uint64_t first_header =
@@ -348,7 +348,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Rule H04.
+  // Applies rule H04.
   Status ParseHashes() {
     out_.hash_block = cursor_.position();
     const uint16_t block_bytes = cursor_.U16();
@@ -397,7 +397,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Rules H02, H03 and H06.
+  // Applies rules H02, H03 and H06.
   Status CheckTail() {
     if (cursor_.remaining() < 8) {
       return Status(Code::kTruncated, "header ends before its data length")

@@ -70,7 +70,7 @@ void Detect(std::span<const std::byte> rest, Preamble* out) {
   out->layout_open = true;
 }
 
-// Rules X01 to X03.
+// Applies rules X01 to X03.
 Status ParseSegments(std::span<const std::byte> rest, uint64_t file_bytes,
                      Preamble* out) {
   ByteCursor cursor(rest);

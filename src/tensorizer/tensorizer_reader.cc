@@ -143,7 +143,7 @@ Status Reader::ReadRegions() {
   return source_->ReadMany(requests);
 }
 
-// Rule S10.
+// Applies rule S10.
 Status Reader::CheckSums() const {
   if (!preamble_.segments.has_value()) return Status();
   const auto check = [](std::string_view name, const Segment& segment,
@@ -259,7 +259,7 @@ Status Reader::ReadHeaders() {
   return Status();
 }
 
-// Rule E01.
+// Applies rule E01.
 Status Reader::CheckEndMark() const {
   if (!RangeFits(tensors_.end_mark, kEndMarkBytes, source_->size())) {
     return Status(

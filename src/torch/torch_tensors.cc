@@ -629,7 +629,7 @@ class Resolver {
     return Wrong("a tensor needs a dtype", byte);
   }
 
-  // Rules M01 and M02.
+  // Applies rules M01 and M02.
   Status Shape(const Value& size, const Value& stride, uint64_t byte,
                TensorInfo* tensor) {
     const auto sizes = Ints(size);
@@ -672,7 +672,7 @@ class Resolver {
     return Status();
   }
 
-  // Rule M03.
+  // Applies rule M03.
   Status CheckReach(const TensorInfo& tensor, const StorageUse& use,
                     uint64_t byte) const {
     const uint64_t held = use.nbytes / ItemBytes(tensor.dtype);
