@@ -280,8 +280,8 @@ Status CheckHeadersFirst(const TensorIndex& index, const Preamble& preamble,
   return Status();
 }
 
-// Rule F05. A scalar meta tensor is stored with an element that the total does
-// not count, so the file is not refused for that.
+// Applies rule F05. A scalar meta tensor is stored with an element that the
+// total does not count, so the file is not refused for that.
 Status CheckTotal(const TensorIndex& index, const Preamble& preamble) {
   uint64_t total = 0;
   uint64_t may_miss = 0;
@@ -386,7 +386,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Rule H05. tensorizer_crypt_block.h parses the block's contents.
+  // Applies rule H05. tensorizer_crypt_block.h parses the block's contents.
   Status TakeCryptBlock() {
     const size_t at = cursor_.position();
     const uint64_t length = cursor_.U64();

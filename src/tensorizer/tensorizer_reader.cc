@@ -162,7 +162,7 @@ Status Reader::CheckSums() const {
   return check("notes", *preamble_.segments->notes, notes_block_);
 }
 
-// Rule S06 for data in a separate file. Appends that file's source to this one.
+// Applies rule S06 to data in a separate file, and appends that file's source.
 Status Reader::JoinDataFile() {
   const SegmentHead& segments = *preamble_.segments;
   if (segments.data_file.empty()) return Status();
