@@ -387,8 +387,8 @@ class Resolver {
   }
 
   // Visits one call of a function of this kind. `slot` stores the row of the
-  // resulting tensor. `object` is the object in the tree that the
-  // call belongs to.
+  // resulting tensor. `object` is the object in the tree that the call
+  // belongs to.
   Status VisitCall(GlobalKind kind, const Value& args, uint32_t* slot,
                    const Object& object, std::string_view path) {
     const Arguments arguments(args);
