@@ -1,4 +1,4 @@
-// How: only the bytes that the slice needs are read (LoadTensors), and more
+// Design: only the bytes that the slice needs are read (LoadTensors), and more
 // than 1,000 elements are summarised, as in NumPy. A view can repeat a few
 // stored bytes without limit, so the size of the result is limited. An npy file
 // gets the elements or, for dtypes that NumPy lacks, their bits. A record of an

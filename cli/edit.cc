@@ -1,4 +1,4 @@
-// How: all options become one FileEdit, and the files that tensors are taken
+// Design: all options become one FileEdit, and the files that tensors are taken
 // from are opened. Tensors that options name, directly or by a pattern, are
 // looked up in the file first, so that a missing one is refused before anything
 // is written. Edit() finds the minimal write and describes it in steps, which a

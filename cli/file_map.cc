@@ -1,7 +1,7 @@
-// How: the index has the places of storages and their frames; an archive lists
-// its other members. The bytes between these are a header, a hole or another
-// structure of the format, distinguished by their place and by whether they are
-// zeros. So this code knows no format, except that some are archives.
+// Design: the index has the places of storages and their frames; an archive
+// lists its other members. The bytes between these are a header, a hole or
+// another structure of the format, distinguished by their place and by whether
+// they are zeros. So this code knows no format, except that some are archives.
 //
 // The page cache is queried before the index is read, because reading fills the
 // cache. It is queried per cell, with as many cells as a screen shows.

@@ -1,5 +1,5 @@
-// How: a row per entry, from the index alone, so no payload is read. The offset
-// of a tensor is computed; if there is none, the row says why (inflated,
+// Design: a row per entry, from the index alone, so no payload is read. The
+// offset of a tensor is computed; if there is none, the row says why (inflated,
 // encrypted). With --stats, one call measures the tensors, several at a time,
 // from a source that is not mapped, because bytes read from a mapping count as
 // this program's memory. Tables are built completely before they are printed,
