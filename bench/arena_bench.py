@@ -1,10 +1,10 @@
-"""Items from a worker process: Haulway and SPDL in turn, in the same run.
+"""Items from a worker process: Haulway and SPDL in alternation, in one run.
 
-Payloads are random; four of them take turns. Each transport keeps its worker;
-a round makes short passes and a long one with each, so that the time of an
-item is a slope, free of what a pass costs as a whole, which is measured apart.
-The processor time of both processes is counted, all their threads. The least
-of all rounds is shown: what else the machine does can only add to it.
+Payloads are random, four of them in rotation. Each transport keeps its worker.
+A round makes short passes and a long one with each transport, so that the time
+per item is a slope without the fixed cost of a pass, which is measured
+separately. Processor time is that of all threads of both processes. The minimum
+over all rounds is shown, since other work on the machine can only add time.
 
     scripts/bench arena [--rounds N] [--only CASE] [--json FILE] [--plot FILE]
     scripts/bench arena --record    renews its record, the pages and the figure
@@ -42,7 +42,7 @@ except ImportError:
 KIB = 1 << 10
 PIECE = 512 * KIB
 
-# Name, bytes, items of a short and of a long pass.
+# Name, bytes per item, items of a short and of a long pass.
 SIZES = [
     ("100 B", 100, 500, 4000),
     ("5 kB", 5000, 500, 4000),
@@ -53,7 +53,7 @@ SIZES = [
     ("4 MiB", 4 * MIB, 10, 60),
     ("16 MiB", 16 * MIB, 4, 20),
 ]
-SHORT_PASSES = 3  # In a round.
+SHORT_PASSES = 3  # Per round.
 ONE_ITEM_PASSES = 100
 
 
@@ -73,7 +73,7 @@ class Payloads:
         for i in range(self.count.value):
             if self.kind == "loans":
                 loan = self.arena.empty((self.size,), "uint8")
-                loan[:64] = i & 255  # What makes it is not the subject.
+                loan[:64] = i & 255  # Keep the cost of making the data low.
                 yield loan
             else:
                 yield items[i & 3]
@@ -92,11 +92,11 @@ class ManyAtoms:
 
 
 class Contender:
-    """A transport with its worker, and what was measured of it."""
+    """A transport with its worker and its measurements."""
 
     def __init__(self, name, iterate, make_arena, make_source):
         self.name = name
-        # How long a pass is, in memory that the worker has too.
+        # The length of a pass, in memory that the worker shares.
         self.count = multiprocessing.get_context("fork").Value(
             "q", 0, lock=False
         )
@@ -110,7 +110,7 @@ class Contender:
         self.cpu, self.latencies = [], []
 
     def cpu_seconds(self):
-        """What all threads of both processes have run."""
+        """Returns the processor time of all threads of both processes."""
         total = time.process_time()
         folder = f"/proc/{self.worker.pid}/task"
         for task in os.listdir(folder):
@@ -119,7 +119,8 @@ class Contender:
         return total
 
     def pass_of(self, count, latencies=None):
-        """Seconds that a pass takes; appends those between its items."""
+        """Returns the seconds of a pass; appends the times between its
+        items."""
         self.count.value = count
         start = last = time.perf_counter()
         if latencies is None:
@@ -152,7 +153,8 @@ def plain_peer(fn, *, arena):
 
 
 def transports(size, arena_bytes=None):
-    """Name, function and arena of each; Haulway's have short names."""
+    """Yields name, function and arena of each transport; Haulway's have short
+    names."""
     segment = max(size, 4 * KIB)
     room = arena_bytes or 8 * segment
     if spdl is not None:
@@ -165,7 +167,7 @@ def transports(size, arena_bytes=None):
     yield "plain", ours, lambda: None
     yield "ring", ours, lambda: ipc.SharedMemoryRingBuffer(room)
     yield "pool", ours, lambda: ipc.SharedMemorySegmentPool(segment, 8)
-    # The peer's pool hands out bytes as views: like with like.
+    # The peer's pool returns bytes as views, so Haulway does the same.
     yield ("arena", ours,
            lambda: ipc.SharedMemoryArena(room, bytes_as="memoryview"))
 
@@ -197,7 +199,7 @@ def percentile(values, part):
 
 
 def measure(case, kind, size, entries, short, long, rounds):
-    """Rows of one case, a contender each."""
+    """Returns the rows of one case, one per contender."""
     with fleet_of(entries) as fleet:
         for one in fleet:
             one.first = one.pass_of(long) / long
@@ -220,7 +222,7 @@ def measure(case, kind, size, entries, short, long, rounds):
 
 
 def measure_passes(rounds):
-    """What a pass costs that has a single item of 10 bytes."""
+    """Measures a pass with a single item of 10 bytes."""
     rows = []
     with fleet_of(payload_contenders(10, "bytes")) as fleet:
         seconds = {one.name: [] for one in fleet}
@@ -251,7 +253,8 @@ def least_seconds(function, repeats=20):
 
 
 def copy_us(size):
-    """A copy of so many bytes, the sources and targets taking turns too."""
+    """Measures a copy of `size` bytes; sources and targets are in rotation,
+    too."""
     random = numpy.random.default_rng(0)
     sources = [random.integers(0, 256, size, numpy.uint8) for _ in range(4)]
     targets = [numpy.zeros_like(sources[0]) for _ in range(2)]
@@ -265,15 +268,16 @@ def copy_us(size):
 
 
 def bare_copy_us(size, threads):
-    """The arena's own copy alone: four sources, into the two ranges that a
-    consumer which keeps up leaves free in turn, on one thread or several."""
+    """Measures the arena's own copy alone: four sources, copied alternately
+    into the two ranges that a consumer which keeps up leaves free, on one or
+    several threads."""
     random = numpy.random.default_rng(0)
     sources = [random.integers(0, 256, size, numpy.uint8) for _ in range(4)]
     arena = ipc.SharedMemoryArena(2 * size)
     targets = [arena.empty((size,), "uint8") for _ in range(2)]
     for target in targets:
         target[:] = 0
-    # Pieces that the C library copies in the quickest way, as the arena does.
+    # The piece size that the C library copies fastest; the arena uses it, too.
     pieces = [(i & 1, i & 3, slice(at, min(at + PIECE, size)))
               for i in range(8) for at in range(0, size, PIECE)]
 
@@ -318,8 +322,8 @@ def measure_ints(rounds):
 
 
 def silence_tracker():
-    """Starts the standard library's tracker of shared memory with nowhere to
-    write: the peer makes it print a traceback for each segment."""
+    """Starts the standard library's shared-memory tracker with its output
+    discarded: the peer makes it print a traceback for each segment."""
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)

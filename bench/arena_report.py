@@ -1,4 +1,5 @@
-"""What bench/arena_bench.py prints, draws and writes down, and what it is to reach."""
+"""Prints, draws and records the results of bench/arena_bench.py, and its
+goals."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ MIB = 1 << 20
 
 
 class Table:
-    """Rows by case, kind and contender; None where one was not measured."""
+    """Rows by case, kind and contender; None if one was not measured."""
 
     def __init__(self, rows):
         self.rows = {
@@ -108,7 +109,7 @@ def comparison_goals(table):
 
 
 def evaluate(rows):
-    """Each goal with what was measured, for what was measured."""
+    """Returns each goal with its result, as far as it was measured."""
     table = Table(rows)
     goals = []
     for kind in KINDS:
@@ -161,7 +162,7 @@ def show(case, rows):
 
 
 def plot(rows, path):
-    """Time and processor time over size, for each transport."""
+    """Draws time and processor time over size for each transport."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -196,7 +197,8 @@ def plot(rows, path):
 
 
 def tables(rows, goals):
-    """The goals, and the times of each item, for the record."""
+    """Returns the tables of the record: the goals, and the times of each
+    item."""
     yield {"columns": ["item", "to reach", "measured", "verdict"],
            "rows": [[one["goal"], one["target"], one["measured"],
                      "reached" if one["reached"] else "**not reached**"]
@@ -225,6 +227,6 @@ def tables(rows, goals):
 
 
 def write_down(where, rows, goals):
-    """Writes the record, and renews the figure."""
+    """Writes the record and renews the figure."""
     plot(rows, DOCS / "figures" / "arena.png")
     write("arena", f"{where}.", list(tables(rows, goals)))

@@ -1,9 +1,10 @@
-"""Bulk work: `haulway.bulk` in two processes, and the verb in one, in turn.
+"""Bulk work: haulway.bulk in two processes, and the verb in one, in
+alternation.
 
     scripts/bench bulk [--rounds N] [--only CASE] [--json FILE] [--record]
 
-The files are in the page cache. A run of bulk() starts its workers, and that
-counts.
+The files are in the page cache. The time of a run of bulk() includes the start
+of its workers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TINY_COUNT = 20_000
 
 
 def make(folder: Path, count, nbytes):
-    """Copies of a checkpoint; their paths."""
+    """Makes copies of a checkpoint; returns their paths."""
     folder.mkdir()
     first = folder / "0.pt"
     values = numpy.random.default_rng(0).integers(0, 256, nbytes, numpy.uint8)

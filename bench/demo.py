@@ -1,9 +1,9 @@
 """The main results in two minutes, Haulway beside its peers.
 
-Every call runs in a process of its own, which has imported what it needs and,
-for loading, reads one byte of every page at the end. Rounds follow each other
-until the time is over: at least one is whole. Medians; the least and the most
-are beside them. "warm": the file was just read; "cold": the page cache was
+Every call runs in its own process, which has already imported what it needs. A
+load ends with reading one byte of every page. Rounds are repeated until the
+time is over; at least one is completed. Figures are medians, with minimum and
+maximum beside them. "warm": the file was just read. "cold": the page cache was
 emptied before the call.
 
     scripts/demo [--seconds N] [--mib N] [--plot FILE] [--json FILE]
@@ -34,13 +34,13 @@ MANY = 50_000
 
 class Case(NamedTuple):
     title: str
-    contenders: list  # (label, call), Haulway first. A call gives seconds.
+    contenders: list  # (label, call), Haulway first. A call returns seconds.
     note: str = ""
 
 
 def other_call(name, path=""):
     done = subprocess.run(
-        # torch's queue leaves semaphores, which Python's tracker tells of.
+        # torch's queue leaves semaphores, about which Python's tracker warns.
         [sys.executable, "-W", "ignore", HERE / "demo_call.py", name, path],
         stdout=subprocess.PIPE, check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
@@ -49,7 +49,7 @@ def other_call(name, path=""):
 
 
 def write_many(path):
-    """A .pt of MANY small tensors, by a process of its own."""
+    """Writes a .pt of MANY small tensors in its own process."""
     subprocess.run([
         sys.executable, "-c", "import sys, torch\n"
         "torch.save({f'layers.{i}.weight': torch.zeros(16)\n"
@@ -117,7 +117,8 @@ def cases(folder, mib):
 
 
 def measure(found, seconds):
-    """Rounds over all cases until the time is over; seconds by case and label."""
+    """Runs rounds over all cases until the time is over; returns seconds by
+    case and label."""
     times = [{label: [] for label, _ in case.contenders} for case in found]
     end = time.monotonic() + seconds
     failed, rounds = set(), 0
@@ -144,7 +145,7 @@ def shown(seconds):
 
 
 def rows(found, times):
-    """A dict for each contender that gave figures."""
+    """Yields a dict for each contender that was measured."""
     for case, seen in zip(found, times):
         ours = next(iter(seen.values()))
         for label, values in seen.items():
@@ -156,7 +157,7 @@ def rows(found, times):
 
 
 def text(results):
-    """Bars for a terminal, a case's longest as wide as the room."""
+    """Returns bars for a terminal; a case's longest bar has the full width."""
     lines, case = [], None
     for row in results:
         if row["case"] != case:
@@ -172,7 +173,7 @@ def text(results):
 
 
 def plot(results, path, where):
-    """A panel for each case, with a bar for each contender."""
+    """Draws a panel for each case, with a bar for each contender."""
     import matplotlib
 
     matplotlib.use("Agg")

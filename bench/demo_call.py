@@ -1,8 +1,8 @@
-"""One contender of scripts/demo in a process that does nothing else.
+"""One contender of scripts/demo in its own process.
 
     python bench/demo_call.py NAME [PATH]
 
-Prints the seconds of what is measured, without imports and start of workers.
+Prints the measured seconds, without imports and the start of workers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def items():
 
 
 def consume(source):
-    """Seconds an item, of all but the first, whose worker starts meanwhile."""
+    """Returns the seconds per item, without the first item, during which the
+    worker starts."""
     source = iter(source)
     next(source)
     start = time.perf_counter()
@@ -79,7 +80,7 @@ def batches(package):
         Rows(MIB // SAMPLES, BATCHES * SAMPLES), batch_size=SAMPLES,
         num_workers=2, persistent_workers=True,
     )
-    for _ in range(2):  # Workers start in the first.
+    for _ in range(2):  # The first epoch starts the workers.
         start = time.perf_counter()
         count = sum(len(batch) > 0 for batch in loader)
     return (time.perf_counter() - start) / count, count
@@ -93,7 +94,7 @@ def state():
 
 
 def follow(name, connection):
-    """The other process: says when it has each version."""
+    """Runs in the other process; reports when it has each version."""
     import haulway
 
     with haulway.subscribe(name, timeout=60) as subscription:
@@ -113,8 +114,8 @@ def receive(queue, path, connection):
 
 
 def handed_over(hand_over, connection, tensors):
-    """Seconds until the other process has a version; the third, with memory
-    that was used before."""
+    """Returns the seconds until the other process has a version: the third,
+    whose memory was used before."""
     connection.recv()
     for _ in range(3):
         start = time.perf_counter()
@@ -171,7 +172,8 @@ def main():
     path = sys.argv[2] if len(sys.argv) > 2 else ""
     seconds, _ = CALLS[sys.argv[1]](path)
     print(json.dumps({"load": seconds}), flush=True)
-    os._exit(0)  # What a contender does at its exit is no part of this.
+    # The contender's exit handlers are not part of the measurement.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""First calls: each contender in a process of its own, some seconds after the
-last one ended, as who runs a program meets it.
+"""First calls: each contender in a new process, some seconds after the last.
 
-A contender is started anew for each round, waits until the machine was idle
-for --idle seconds, imports what it needs, has torch do its first operation
-where it uses torch, and calls. Times are of that first
-call, of the process from exec to the last byte used, and of a second call in
-the same process. Cold: the page cache is emptied before the wait. Memory that
-nobody uses may be with the host by then (free page reporting), and what it
-takes to get it back is part of what is measured.
+A new process is started for each round. It waits until the machine has been
+idle for --idle seconds, imports what it needs, runs torch's first operation if
+it uses torch, and makes the call. The times are of that first call, of the
+process from exec to the last byte used, and of a second call in the same
+process. Cold: the page cache is emptied before the wait. During the wait a
+virtual machine may return free memory to its host (free page reporting); the
+time to get it back is part of the measurement.
 
     scripts/bench first [--size GIB ...] [--idle SECONDS ...]
                         [--state warm|cold ...] [--only CASE]
@@ -15,8 +14,8 @@ takes to get it back is part of what is measured.
                         [--directory DIR] [--command PATH] [--json FILE]
                         [--record]
 
-The default takes about four minutes; `--size 0.0625 1 4 --idle 0 3 30 --state
-warm cold` is all of it, and takes hours.
+The default takes about four minutes. `--size 0.0625 1 4 --idle 0 3 30 --state
+warm cold` runs everything and takes hours.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from side_by_side import MIB, describe
 HERE = Path(__file__).resolve().parent
 COMMAND = HERE.parent / "build" / "release" / "cli" / "haulway"
 
-# Contender and the suffix of its file.
+# Contender, and the extension of its file.
 LOADS = {
     "haulway": ".safetensors",
     "haulway .pt": ".pt",
@@ -86,8 +85,8 @@ TARGETS = {
 
 
 class Contender(NamedTuple):
-    """call: gives seconds by kind, or None if it could not. file: the one it
-    reads, if it reads one."""
+    """call: returns seconds by kind, or None on failure. file: the file it
+    reads, if any."""
 
     name: str
     call: Callable
@@ -95,9 +94,10 @@ class Contender(NamedTuple):
 
 
 def seconds_of_call(name, path, size):
-    """Seconds of one contender in a process of its own, by kind; or None if
-    it could not."""
-    # Installed packages have their bytecode; so has one that is being made.
+    """Returns the seconds of one contender in its own process, by kind; None on
+    failure."""
+    # Installed packages have bytecode files; allow the source tree to have
+    # them, too.
     environment = os.environ.copy()
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     run = subprocess.run(
@@ -118,15 +118,16 @@ def seconds_of_command(words):
 
 
 def measure(contenders, rounds, idle, before):
-    """Lists of seconds by contender and kind; who fails is left out.
+    """Returns lists of seconds by contender and kind; failing contenders are
+    left out.
 
     before: called with the contender's file before each wait.
     """
     seconds = {}
     failed = set()
     for number in range(rounds):
-        # Each round begins with another one: what a process leaves of the
-        # machine's memory is what the next one finds.
+        # Each round begins with another contender: the state in which a process
+        # leaves the machine's memory affects the next one.
         first = number * len(contenders) // rounds
         for name, call, file in contenders[first:] + contenders[:first]:
             if name in failed:
@@ -146,8 +147,8 @@ def measure(contenders, rounds, idle, before):
 
 
 def write_files(directory, size):
-    """The same tensors in each format, by suffix; written by a process of its
-    own, so that its memory is given back."""
+    """Writes the same tensors in each format; returns the files by suffix. Runs
+    in its own process, so that its memory is freed."""
     paths = {suffix: directory / f"first{suffix}"
              for suffix in (".safetensors", ".pt", ".tensors")}
     paths["encrypted"] = directory / "encrypted.tensors"
@@ -177,7 +178,7 @@ def write_here(directory, size):
 
 
 def write_many(directory, count):
-    """A safetensors file of `count` tensors."""
+    """Writes a safetensors file of `count` tensors."""
     path = directory / "many.safetensors"
     subprocess.run(
         [sys.executable, "-c", "import sys, pathlib\n"
@@ -203,7 +204,7 @@ def limit(name, seconds):
 
 
 def loads(files, size, state):
-    """The contenders for loading files, by suffix, of `size` bytes."""
+    """Returns the contenders for loading files, by suffix, of `size` bytes."""
     contenders = [call(name, files[suffix], size)
                   for name, suffix in LOADS.items()]
     contenders += [call(name, files[".safetensors"], size)
@@ -249,7 +250,8 @@ def cases_of_size(directory, options, size, title):
     """Yields (case, idle seconds, contenders, before, targets)."""
     files = write_files(directory, size)
 
-    # Before each call: a machine may drop what nobody reads for some seconds.
+    # Before each call: a machine may drop files from its cache that were not
+    # read for some seconds.
     def fill(file):
         warm([file] if file else [])
 

@@ -1,13 +1,13 @@
-"""One contender's first call in a process that does nothing else.
+"""One contender's first call in its own process.
 
     python bench/first_call.py NAME PATH STARTED [MIB]
 
 Imports what the contender needs, calls it, and calls it again. Prints a JSON
-object of seconds: `load`, of the first call; `process`, from STARTED, which is
-what time.perf_counter() gave its parent before it started this process (the
-clock is the system's), to the last byte used; `second`, of the second call,
-after the result of the first was freed; `import`, of the imports. What loads
-ends with a byte of every page read. What saves writes to PATH tensors of MIB.
+object of seconds: `load`, of the first call; `process`, from STARTED, the
+time.perf_counter() of its parent just before it started this process (the clock
+is system-wide), to the last byte used; `second`, of the second call, after the
+result of the first was freed; `import`, of the imports. A load ends with
+reading one byte of every page. A save writes tensors of MIB to PATH.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def haulway_torch_load():
 
 
 def tensorizer_load(package, verify=False, encrypted=False, readers=None):
-    """A reading program: `package` is the reference or haulway.tensorizer."""
+    """Returns a program that reads; `package` is the reference or
+    haulway.tensorizer."""
     import torch  # noqa: F401
 
     module = importlib.import_module(package)
@@ -94,7 +95,7 @@ def tensors_to_save(mebibytes):
 
 
 def anew(save):
-    """Writes under a name that is not there; the tensors are made before."""
+    """Writes to a name that does not exist; the tensors are made before."""
 
     def prepare():
         tensors = tensors_to_save(int(sys.argv[4]))
@@ -106,7 +107,7 @@ def anew(save):
             result = write(tensors, path)
             seconds = time.perf_counter() - start
             if hasattr(result, "result"):
-                result.result()  # What is done behind the caller.
+                result.result()  # Includes work in the background.
             return seconds
 
         return call
@@ -199,7 +200,8 @@ def main():
     name, path, started = sys.argv[1], sys.argv[2], float(sys.argv[3])
     begin = time.perf_counter()
     call = CALLS[name]()
-    if "torch" in sys.modules:  # Its own first operation is none of a loader's.
+    # torch's own first operation is not part of a loader's time.
+    if "torch" in sys.modules:
         load_peers.touch({"one": sys.modules["torch"].zeros(4096)})
     ready = time.perf_counter()
     seconds = {"import": ready - begin}
@@ -213,7 +215,8 @@ def main():
         del result
         gc.collect()
     print(json.dumps(seconds), flush=True)
-    os._exit(0)  # What a contender does at its exit is no part of this.
+    # The contender's exit handlers are not part of the measurement.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What bench/first_bench.py measured: verdicts, and the record."""
+"""Verdicts and the record for the results of bench/first_bench.py."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import record
 
 
 class Target:
-    """Our first call against the fastest of others: `least` times as fast.
+    """A goal: our first call is `least` times as fast as the fastest of others.
 
-    whom: what the others are. ours, others: contenders. Only those that were
-    measured count; without both there is no verdict.
+    whom: what the others are called. ours, others: contenders. Only measured
+    ones count; if either group has none, there is no verdict.
     """
 
     def __init__(self, whom, ours, others, least):
@@ -19,7 +19,7 @@ class Target:
         self.least = least
 
     def ratios(self, seconds):
-        """(our contender, the best other, the ratio)."""
+        """Yields (our contender, the best other, the ratio)."""
         others = [name for name in self.others if name in seconds]
         for ours in self.ours:
             if ours not in seconds or not others:
@@ -34,7 +34,8 @@ def first(times):
 
 
 def tables(row):
-    """A case with its contenders, and its verdicts, for the record."""
+    """Yields the record's tables for a case: its contenders, and its
+    verdicts."""
     seconds = row["seconds"]
     columns = [("first call, ms", "load"), (record.RATIO, None),
                ("exec to last byte, ms", "process"), ("second call, ms", "second")]
@@ -61,7 +62,7 @@ def tables(row):
 
 
 def verdicts(targets, seconds):
-    """Rows of the table of verdicts."""
+    """Returns the rows of the table of verdicts."""
     return [
         [ours, whom if best == whom else f"{whom} ({best})",
          record.measured([ratio]), least]

@@ -1,16 +1,16 @@
-"""What is done with files that are there: Haulway and its peers in turn.
+"""Operations on existing files: Haulway and its peers in alternation.
 
-Opening and loading safetensors by the names of its package, converting with
-proof, comparing; then what an edit writes, what the kernel copies, and what a
-map of many tensors takes. Files are in the page cache: they were just written.
-Each contender's calls follow each other in a process of their own, the first
-not counted; what the call before wrote is removed, outside of the time.
-Nothing waits for the disk.
+Opening and loading safetensors through the package's names, converting with
+proof, comparing; then the bytes that an edit writes and the kernel copies, and
+the cost of a map of many tensors. Files are in the page cache, since they were
+just written. The calls of a contender follow each other in its own process; the
+first is not counted. The output of the previous call is removed outside the
+measured time. Nothing waits for the disk.
 
     scripts/bench formats [--rounds N] [--only CASE] [--gib N] [--json FILE]
                           [--directory DIR] [--record]
 
-All of it takes some ten minutes and 7 GB of disk.
+A full run takes about ten minutes and 7 GB of disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from side_by_side import MIB, Fact, in_two_threads, main, seconds_here
 COMMAND = Path(sys.executable).with_name("haulway")
 STEP = 4 * MIB
 
-written = []  # Files that the next call writes anew.
+written = []  # Files that the next call writes again.
 
 
 def clear():
@@ -46,7 +46,7 @@ def clear():
 
 
 def read_all(paths):
-    """Every byte once, by two threads, into memory that is used over and over."""
+    """Reads every byte once, with two threads, into memory that is reused."""
     buffers = threading.local()
 
     def read(piece):
@@ -70,7 +70,7 @@ def cases(directory: Path, options):
     yield from loading(directory, options)
 
     size = f"{options.gib:g} GiB"
-    large = directory / "large.safetensors"  # As loading() wrote it.
+    large = directory / "large.safetensors"  # Written by loading().
     model, out = directory / "model.pt", directory / "out.safetensors"
     torch.save(safetensors.torch.load_file(large), model)
     written.append(out)
@@ -104,7 +104,7 @@ def cases(directory: Path, options):
     copy.unlink()
 
 
-# A child's maximum begins with what its parent has, so it gets a small one.
+# A child's peak memory starts at its parent's, so it gets a small parent.
 PARENT = """
 import os, sys
 pid = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
@@ -114,7 +114,7 @@ print(os.waitstatus_to_exitcode(status), used.ru_maxrss, file=sys.stderr)
 
 
 def command(*words):
-    """(what it printed as JSON, the most memory it had in MiB)."""
+    """Returns (the JSON that the command printed, its peak memory in MiB)."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", PARENT, COMMAND, *words, "--json"],
         capture_output=True, text=True, check=True,
@@ -125,7 +125,7 @@ def command(*words):
 
 
 def sparse(path, gibibytes):
-    """A file of another writer, of which only the header takes room."""
+    """Writes another writer's file, of which only the header takes space."""
     size = int(gibibytes * 1024 * MIB)
     header = json.dumps({
         "__metadata__": {"format": "pt", "step": "1200"},
@@ -156,7 +156,7 @@ def edits(directory, options):
 def facts(directory, options):
     size = f"{options.gib:g} GiB"
     large, model = directory / "large.safetensors", directory / "model.pt"
-    if not model.exists():  # The cases were others.
+    if not model.exists():  # Only other cases were run.
         write_large(large, options.gib)
         torch.save(safetensors.torch.load_file(large), model)
     out = directory / "out.safetensors"

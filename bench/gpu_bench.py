@@ -1,10 +1,10 @@
-"""Loading checkpoints to a GPU: Haulway and its peers in turn.
+"""Loading checkpoints to a GPU: Haulway and its peers in alternation.
 
-Each contender loads in a process of its own, which has made the context of the
-device before the clock starts, and frees what the call before made. First
-calls and the best of the calls after them are told apart. A call ends when
-every byte is in tensors of the device that outlive the reader. Cold: the file
-is not in the page cache when the call starts.
+Each contender loads in its own process, which has created the device context
+before the clock starts, and frees the result of the previous call. First calls
+and the best of the later calls are reported separately. A call ends when every
+byte is in device tensors that outlive the reader. Cold: the file is not in the
+page cache when the call starts.
 
     scripts/bench gpu [--gib N] [--rounds N] [--only CASE] [--directory DIR]
                       [--json FILE] [--record]
@@ -107,7 +107,7 @@ def instanttensor_load(path):
         return {name: t.clone() for name, t in file.tensors()}
 
 
-# By the suffix of the file; Haulway first.
+# By the file's extension; Haulway first.
 CONTENDERS = {
     ".safetensors": [
         ("haulway", haulway_load),
@@ -130,7 +130,7 @@ CONTENDERS = {
 
 
 def call(name, path, calls):
-    """Prints the seconds of each call, in this process."""
+    """Prints the seconds of each call in this process."""
     import torch
 
     torch.ones(1, device=DEVICE)
@@ -150,7 +150,7 @@ def call(name, path, calls):
 
 
 def write(path, shapes):
-    """A file of bf16 tensors with random bytes that repeat after 32 MiB."""
+    """Writes bf16 tensors with random bytes that repeat after 32 MiB."""
     code = (
         "import sys, json, torch, haulway\n"
         "g = torch.Generator().manual_seed(1)\n"
@@ -171,8 +171,9 @@ def write(path, shapes):
 
 
 def cases(gib):
-    """(name, suffix, shapes of bf16, page cache is cold, calls)"""
-    rows = int(gib * 256)  # Of 4 MiB.
+    """Yields (name, suffix, shapes of bf16, whether the page cache is cold,
+    calls)."""
+    rows = int(gib * 256)  # 4 MiB per row.
     blocks = [(1024, 2048 * 16)] * (rows // 16)
     many = [(1024, 2)] * 20_000
     for suffix in CONTENDERS:
@@ -262,7 +263,7 @@ def write_down(rows, options):
 
 
 def milliseconds(row):
-    """The cells of the first call and of the best later one."""
+    """Returns the cells of the first call and of the best later one."""
     later = [1e3 * min(calls[1:]) for calls in row["seconds"] if len(calls) > 1]
     yield record.measured([1e3 * calls[0] for calls in row["seconds"]])
     yield record.measured(later) if later else None

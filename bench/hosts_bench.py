@@ -1,7 +1,7 @@
-"""Programs that people run, with Haulway inside and as they are, in turn.
+"""Programs that people run, with Haulway and without, in alternation.
 
-Each call is a new process, which says how long its loading, or saving, took:
-imports are not counted. Files are in the page cache unless a case is "cold".
+Each call is a new process, which reports how long its loading, or saving, took,
+without imports. Files are in the page cache unless a case is "cold".
 
     scripts/bench hosts [--rounds N] [--only CASE] [--json FILE] [--gib N]
                         [--directory FOLDER] [--record]
@@ -25,7 +25,7 @@ haulway.safetensors.install(); haulway.torch.install()
 
 
 def seconds_of(setup, work):
-    """How long `work` takes in a new process, after `setup`."""
+    """Returns how long `work` takes in a new process, after `setup`."""
     program = (
         textwrap.dedent(setup) + "\nimport time\nstart = time.perf_counter()\n"
         + textwrap.dedent(work) + "\nprint('TOOK', time.perf_counter() - start)\n"
@@ -46,7 +46,8 @@ def evict(folder):
 
 
 def pair(setup, work, theirs):
-    """The same program with ours in the package's place, and without."""
+    """Returns the same program with Haulway in the package's place, and
+    without."""
     return [
         ("haulway", lambda: seconds_of(textwrap.dedent(setup) + INSTALLED, work)),
         (theirs, lambda: seconds_of(setup, work)),
@@ -54,7 +55,8 @@ def pair(setup, work, theirs):
 
 
 def write_files(directory: Path, gib):
-    """A model's folder, one with .bin, one in shards, and a checkpoint."""
+    """Writes a model's folder, one with .bin files, one with shards, and a
+    checkpoint."""
     program = f"""
         import torch, transformers, huggingface_hub
         layers = max(1, round({gib} * 2**30 / 4 / (16 * 1024 * 1024)))
@@ -78,7 +80,7 @@ def cases(directory: Path, options):
     write_files(directory, options.gib)
     size = f"{options.gib:g} GiB"
     hugging = "import transformers, transformers.models.llama.modeling_llama\n"
-    # Mapped tensors have a byte of every page read.
+    # A byte of every page of mapped tensors is read.
     touch = "\nfor p in model.parameters(): p.detach().view(-1)[::1024].sum()"
     for folder, target in (("model", 1), ("bin", 3)):
         yield (

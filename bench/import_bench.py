@@ -1,9 +1,9 @@
-"""What `import haulway` takes, against an extension module that is empty.
+"""The time of `import haulway`, compared with an empty extension module.
 
-Each import is the first of a process of its own, in turn with the others, and is
-timed inside of that process: the start of Python is not part of it. "first name"
-adds haulway.load, which brings the extension; an import alone brings nothing but
-the package.
+Each import is the first in its own process, in alternation with the others, and
+is timed inside that process, so the start of Python does not count. "first
+name" also accesses haulway.load, which loads the extension; an import alone
+loads only the package.
 
     scripts/bench import [--rounds N] [--python PYTHON ...]
 
@@ -38,7 +38,8 @@ print(time.perf_counter_ns() - begin)
 
 
 def paths_of(python):
-    """Where an interpreter has its headers, and how its extensions end."""
+    """Returns an interpreter's header folder and the suffix of its
+    extensions."""
     program = ("import sysconfig\n"
                "print(sysconfig.get_path('include'))\n"
                "print(sysconfig.get_config_var('EXT_SUFFIX'))")
@@ -48,7 +49,7 @@ def paths_of(python):
 
 
 def measure(python, rounds):
-    """The times of each case in milliseconds."""
+    """Returns the times of each case in milliseconds."""
     times = {case: [] for case in CASES}
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder) / "empty.c"
@@ -63,7 +64,7 @@ def measure(python, rounds):
                 program = TIMED.format(folder=folder, statement=statement)
                 said = subprocess.run([python, "-c", program], check=True, text=True,
                                       capture_output=True, cwd=folder).stdout
-                if number > 0:  # The first fills the page cache.
+                if number > 0:  # The first round fills the page cache.
                     times[case].append(int(said) / 1e6)
     return times
 

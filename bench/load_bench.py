@@ -1,8 +1,9 @@
-"""Loading checkpoints: Haulway and its peers in turn, cold and warm.
+"""Loading checkpoints: Haulway and its peers in alternation, cold and warm.
 
-Calls follow each other in a process of their own, the first not counted, and
-end with all bytes in its memory, or touched there. Cold: before each call the
-page cache is emptied. What the machine could do at best is measured too.
+The calls of a contender follow each other in its own process; the first is not
+counted. A call ends with all bytes in the process's memory, or touched there.
+Cold: the page cache is emptied before each call. The limits of the machine are
+measured, too.
 
     scripts/bench load [--size GIB] [--rounds N] [--only CASE]
                        [--directory DIR] [--json FILE] [--plot FILE]
@@ -31,12 +32,12 @@ from side_by_side import MIB, Measured, describe, measure, report
 DROP = Path("/proc/sys/vm/drop_caches")
 SUFFIXES = (".safetensors", ".pt", ".tensors")
 FORMATS = {".safetensors": "safetensors", ".pt": "torch"}
-# Modes of io in which tensors are views of the file.
+# I/O modes in which tensors are views of the file.
 MAPPED = ("mmap", "snapshot")
 
 
 def in_a_child(function):
-    """Calls it in a process of its own, so that its memory is given back."""
+    """Calls a function in its own process, so that its memory is freed."""
     child = os.fork()
     if child == 0:
         try:
@@ -50,7 +51,8 @@ def in_a_child(function):
 
 
 def write_files(directory, name, shapes, suffixes=SUFFIXES):
-    """The same random tensors in each format; returns the paths by suffix."""
+    """Writes the same random tensors in each format; returns the paths by
+    suffix."""
     paths = {suffix: directory / f"{name}{suffix}" for suffix in suffixes}
 
     def write():
@@ -80,7 +82,7 @@ def can_drop():
 
 
 def evict(paths):
-    """Empties the page cache, of these files at least."""
+    """Empties the page cache, or at least drops these files from it."""
     os.sync()
     if can_drop():
         DROP.write_text("1\n")
@@ -100,14 +102,15 @@ def warm(paths):
 
 
 def load_ours(path):
-    """What haulway.load gives; touched, where it mapped the file."""
+    """Loads with haulway.load, and touches mapped tensors."""
     stats = {}
     tensors = haulway.load(str(path), framework="torch", stats=stats)
     return load_peers.touch(tensors) if stats["io"] in MAPPED else tensors
 
 
 def large(files, size, state):
-    """The contenders for loading whole files of `size` bytes, and targets."""
+    """Returns the contenders for loading whole files of `size` bytes, and
+    targets."""
     peers = load_peers.usable_peers(files)
     bind = lambda load, path: lambda: load(path)  # noqa: E731
     contenders = [("haulway", bind(load_ours, files[".safetensors"]))]
@@ -120,7 +123,8 @@ def large(files, size, state):
         ),
     ))
     best = 1.4 if state == "cold" else 3
-    # Warm, a mapping moves nothing: it is no way to memory of one's own.
+    # If warm, a mapping copies nothing, so it is not comparable with a load
+    # into private memory.
     targets = {
         name: best
         for name, _, _ in peers
@@ -146,7 +150,7 @@ def large(files, size, state):
 
 
 def small(files):
-    """The contenders for loading very many small tensors."""
+    """Returns the contenders for loading very many small tensors."""
     wanted = {"torch.load", "safetensors mmap", "safetensors pread",
               "Run:ai streamer"}
     peers = [
@@ -163,14 +167,14 @@ def small(files):
 
 
 def slices(path):
-    """The contenders for an eighth of one tensor's rows."""
+    """Returns the contenders for an eighth of one tensor's rows."""
     with haulway.open(str(path), framework="torch") as checkpoint:
         (name,) = checkpoint.keys()
         rows = checkpoint.info(name).shape[0] // 8
 
     def ours():
         with haulway.open(str(path), framework="torch") as checkpoint:
-            # Never a view of the file: it need not be touched.
+            # Never a view of the file, so it need not be touched.
             return checkpoint.get_slice(name)[:rows]
 
     def whole():
@@ -185,7 +189,8 @@ def slices(path):
 
 
 def slice_bytes(path):
-    """Bytes that the slice reads beyond those it needs, or None."""
+    """Returns the bytes that the slice reads in excess of those it needs, or
+    None."""
     with haulway.open(str(path), framework="torch") as checkpoint:
         (name,) = checkpoint.keys()
         rows = checkpoint.info(name).shape[0] // 8
@@ -197,7 +202,8 @@ def slice_bytes(path):
 
 
 def attaching(path):
-    """The contenders for mapping what another process has loaded."""
+    """Returns the contenders for mapping a checkpoint that another process has
+    loaded."""
     held = haulway.load(str(path), framework="torch", destination="shm")
     handle = held.handle
 

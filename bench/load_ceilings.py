@@ -1,4 +1,4 @@
-"""What the machine could do at best, measured in the same run."""
+"""The limits of the machine, measured in the same run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STEP = 4 * MIB
 
 
 class FreshMemory:
-    """Pages that nothing was written to yet: huge ones, or of 4 KiB."""
+    """Pages that were never written: huge pages, or pages of 4 KiB."""
 
     def __init__(self, size, huge=True):
-        # Shared memory, mmap's default, would not be of huge pages.
+        # Shared memory, mmap's default, would not use huge pages.
         self.map = mmap.mmap(
             -1, size + 2 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         )
@@ -32,7 +32,7 @@ class FreshMemory:
 
 
 def pread_fresh(path: Path, huge=True, flags=0):
-    """Two threads of pread(2) into fresh pages."""
+    """Measures two threads of pread(2) into new pages."""
     size = path.stat().st_size
     if flags & os.O_DIRECT:
         size = size // 4096 * 4096
@@ -50,13 +50,13 @@ def pread_fresh(path: Path, huge=True, flags=0):
 
 
 def direct_fresh(path: Path, huge=True):
-    """The same, around the page cache."""
+    """Measures the same without the page cache."""
     return pread_fresh(path, huge, os.O_DIRECT)
 
 
 def fio(path: Path):
-    """fio's direct read of the whole file, 32 requests of 1 MiB in flight,
-    by its own clock; its memory is used over and over."""
+    """Measures fio's direct read of the whole file, 32 requests of 1 MiB in
+    flight, by its own clock; it reuses its memory."""
     run = subprocess.run(
         [
             "fio", "--name=read", f"--filename={path}", "--readonly",
@@ -67,7 +67,7 @@ def fio(path: Path):
     )
     text = run.stdout
     read = json.loads(text[text.index("{") :])["jobs"][0]["read"]
-    # It leaves out the rest that fills no block.
+    # fio leaves out a last partial block.
     return Measured(path.stat().st_size / read["bw_bytes"])
 
 
@@ -76,8 +76,8 @@ def has_fio():
 
 
 def copy(size, fresh):
-    """memcpy with two threads, from a source of at most 1 GiB, into memory
-    that is new or was written to before."""
+    """Measures memcpy with two threads, from a source of at most 1 GiB, into
+    new or previously written memory."""
     source = FreshMemory(min(size, 1024 * MIB))
     ctypes.memset(source.address, 1, len(source.view))
     target = FreshMemory(size if fresh else len(source.view))

@@ -1,6 +1,6 @@
-"""What else loads checkpoints: one function each, that ends with every byte
-in memory of the process, or touched there. Each imports only what it needs, so
-that bench/first_call.py can time a process that uses nothing else."""
+"""Other loaders of checkpoints, one function each. A function ends with every
+byte in the process's memory, or touched there. Each imports only what it needs,
+so that bench/first_call.py can time a process that uses nothing else."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import os
 import traceback
 from pathlib import Path
 
-# Quiet, and as fast as its authors made it.
+# Without messages, and with the authors' recommended settings.
 os.environ.setdefault("RUNAI_STREAMER_LOG_LEVEL", "ERROR")
 os.environ.setdefault("FASTSAFETENSORS_NO_LIBTORCH_WARN", "1")
 
 
 def touch(tensors):
-    """Reads a byte of every page, as who uses mapped tensors will."""
+    """Reads a byte of every page, as a user of mapped tensors will."""
     import torch
 
     for tensor in tensors.values():
@@ -58,7 +58,7 @@ def fastsafetensors_load(path):
     from fastsafetensors import fastsafe_open
 
     with fastsafe_open(str(path), device="cpu", nogds=True) as file:
-        # What it hands out lives no longer than the file.
+        # Its tensors are invalid once the file is closed.
         return {name: file.get_tensor(name).clone() for name in file.keys()}
 
 
@@ -77,7 +77,7 @@ def runai_load(path):
         return touch(dict(streamer.get_tensors()))
 
 
-# Name, suffix of its file, how it loads, what must be importable.
+# Name, suffix of its file, function, module that must be importable.
 PEERS = [
     ("torch.load", ".pt", torch_load, "torch"),
     ("torch.load mmap", ".pt", torch_mmap, "torch"),
@@ -90,12 +90,12 @@ PEERS = [
 
 
 def works(load, path):
-    """Whether a peer loads a file, tried in a process of its own."""
+    """Returns whether a peer loads a file; tried in its own process."""
     child = os.fork()
     if child == 0:
         try:
             load(path)
-        except BaseException:  # Any reason will do; it is shown.
+        except BaseException:  # The reason does not matter; it is shown.
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
@@ -104,7 +104,8 @@ def works(load, path):
 
 
 def usable_peers(files: dict[str, Path]):
-    """The peers that load `files`, by suffix; tells why others do not."""
+    """Returns the peers that can load `files`, by suffix; prints why others
+    cannot."""
     peers = []
     for name, suffix, load, module in PEERS:
         try:

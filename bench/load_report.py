@@ -1,4 +1,4 @@
-"""What bench/load_bench.py measured, as a figure and as a record."""
+"""Draws and records the results of bench/load_bench.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OURS, PEER, LIMIT = "#c2410c", "#2b6cb0", "#9ca3af"
 
 
 def by_case(rows):
-    """Rows by case, in the order in which they were measured."""
+    """Returns rows by case, in the order in which they were measured."""
     cases = {}
     for row in rows:
         cases.setdefault(row["case"], []).append(row)
@@ -28,7 +28,7 @@ def milliseconds(row):
 
 
 def plot(rows, path):
-    """Small bars of milliseconds, one panel a case."""
+    """Draws bars of milliseconds, one panel per case."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -73,7 +73,7 @@ def plot(rows, path):
 
 
 def write_down(where, rows):
-    """Writes the record, and renews the figure."""
+    """Writes the record and renews the figure."""
     plot(rows, DOCS / "figures" / "load.png")
     rounds = len(rows[0]["seconds"])
     write("load", f"{where}; {rounds} round{'s' if rounds > 1 else ''} of three "

@@ -1,9 +1,9 @@
-"""Batches from workers: torch's DataLoader and Haulway's in turn.
+"""Batches from workers: torch's DataLoader and Haulway's in alternation.
 
 Both get the same dataset, whose samples are rows of memory that the workers
-have already, so that what is measured is collating and carrying. An epoch of
-each is run in alternation; persistent workers, so that their start, which is
-measured apart, is not counted. Processor time is that of all processes.
+already have, so that only collating and transport are measured. Epochs of the
+two alternate. Workers are persistent, so that their start is not counted; it is
+measured separately. Processor time is that of all processes.
 
     scripts/bench loader [--rounds N] [--only CASE] [--json FILE] [--record]
 """
@@ -24,7 +24,7 @@ from side_by_side import MIB, Fact, Measured, main
 KIB = 1 << 10
 WORKERS = 2
 SAMPLES = 8  # Per batch.
-# Batches of an epoch, by bytes of one.
+# Batches per epoch, by bytes per batch.
 EPOCHS = {64 * KIB: 400, MIB: 200, 16 * MIB: 40}
 
 
@@ -53,14 +53,15 @@ class Dicts(Dataset):
 
 
 def epoch(loader):
-    """Reads all batches, as a program does that hands them to a device."""
+    """Reads all batches, as a program does that passes them to a device."""
     for batch in loader:
         tensor = next(iter(batch.values())) if type(batch) is dict else batch
         tensor.view(-1)[-1].item()
 
 
 def processor_seconds(loader):
-    """Of this process and its workers, for an epoch."""
+    """Returns the processor time of this process and its workers for an
+    epoch."""
     iterator = iter(loader)
     pids = [os.getpid(), *(w.pid for w in iterator._workers)]
     before = sum(map(_ticks, pids))
@@ -108,7 +109,8 @@ def cases(directory, options):
 
 
 def first(loader):
-    """Seconds to the first batch, without those of ending the workers."""
+    """Returns the seconds to the first batch, without the end of the
+    workers."""
     start = time.perf_counter()
     iterator = iter(loader)
     next(iterator)

@@ -1,8 +1,8 @@
-"""A new version of a model for another process: Haulway and other ways in turn.
+"""A new version of a model for another process: Haulway and other ways.
 
-The model is a dict of tensors of 4 MiB each. A reader process that has it
-attaches, or is handed a version that was changed; the time ends when it says
-that it has all tensors of it. What it does with them is not counted.
+The model is a dict of tensors of 4 MiB each. A reader process attaches, or
+receives a changed version; the time ends when it reports that it has all
+tensors. Using the tensors is not counted. The contenders alternate.
 
     scripts/bench publish [--rounds N] [--only CASE] [--gib N] [--json FILE]
                           [--record]
@@ -26,7 +26,7 @@ STATE = Path(f"/dev/shm/{NAME}.pt")
 
 
 def read(name, path, connection, queue):
-    """What the reader process does: as it is told, one thing at a time."""
+    """Runs in the reader process; does one thing at a time, as told."""
     held = haulway.subscribe(name)
     while True:
         told = connection.recv()
@@ -74,7 +74,7 @@ def cases(directory: Path, options):
         return Measured(answer("attach")[1])
 
     def handed_over(told, hand_over):
-        here.send(told)  # It waits already when the version comes.
+        here.send(told)  # It is already waiting when the version arrives.
         time.sleep(0.05)
         start = time.perf_counter()
         hand_over()

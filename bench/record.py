@@ -1,10 +1,10 @@
 """The record of figures: a file of bench/results/ for each benchmark.
 
 A record says where the figures were measured ("where"), and has tables. A table
-has a "title" or none, "columns", and "rows" with a cell for each column. A cell
-is a text, a number, null, or [median, least, most] of several rounds. A column
-"ratio" counts how many times Haulway's time a contender took; a number in a
-column "to reach" is the ratio that was aimed at.
+has an optional "title", "columns", and "rows" with a cell for each column. A
+cell is a text, a number, null, or [median, minimum, maximum] of several rounds.
+A column "ratio" is a contender's time divided by Haulway's; a number in a
+column "to reach" is the ratio that was the goal.
 
 tools/make_figures.py makes the tables of the pages from these files.
 """
@@ -24,26 +24,27 @@ RATIO, TO_REACH = "ratio", "to reach"
 
 
 def number(value):
-    """Three digits, or all before the point."""
+    """Formats a number with three digits, or all digits before the point."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def measured(values):
-    """A cell: the median; of several values, with the least and the most."""
+    """Returns a cell: the median; of several values, with the minimum and
+    maximum."""
     kept = [float(f"{value:.4g}")
             for value in (statistics.median(values), min(values), max(values))]
     return kept[0] if len(values) == 1 else kept
 
 
 def middle(cell):
-    """The number of a cell, or its median."""
+    """Returns the number of a cell, or its median."""
     return cell[0] if isinstance(cell, list) else cell
 
 
 def compared(rows):
-    """The table of contenders that ran in turn. `rows` are those of
-    side_by_side.report(); the first of a case is the one that the others are
-    compared with."""
+    """Returns the table of contenders that ran in alternation. `rows` are
+    those of side_by_side.report(); the others are compared with the first of
+    a case."""
     lines, case = [], None
     for row in rows:
         ratio = None if row["case"] != case else measured(row["ratios"])
@@ -56,7 +57,7 @@ def compared(rows):
 
 
 def shown(value, text=number, unit=""):
-    """A cell as text."""
+    """Returns a cell as text."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, list):
@@ -66,7 +67,7 @@ def shown(value, text=number, unit=""):
 
 
 def cells(columns, row):
-    """The cells of a row as texts."""
+    """Returns the cells of a row as texts."""
     ratio = middle(row[columns.index(RATIO)]) if RATIO in columns else None
     for title, value in zip(columns, row, strict=True):
         if title == TO_REACH and isinstance(value, (int, float)):
@@ -79,7 +80,7 @@ def cells(columns, row):
 
 
 def lines_of(columns, rows):
-    """A table in Markdown. `rows` are texts."""
+    """Returns the lines of a Markdown table. `rows` are texts."""
     yield "| " + " | ".join(columns) + " |"
     yield "|---" * len(columns) + "|"
     before = None
@@ -90,7 +91,7 @@ def lines_of(columns, rows):
 
 
 def markdown(tables):
-    """Lines of Markdown, the last one empty."""
+    """Returns lines of Markdown; the last one is empty."""
     for table in tables:
         if "title" in table:
             yield from (f"**{table['title']}**", "")
@@ -105,7 +106,7 @@ def load(name):
 
 
 def dump(record):
-    """The text of a file: a line for each row."""
+    """Returns the text of a file: one line per row."""
     rows = []
 
     def keep(table):
@@ -125,7 +126,7 @@ def dump(record):
 
 
 def write(name, where, tables):
-    """Writes down what benchmark `name` measured, and renews the pages."""
+    """Records the results of benchmark `name` and renews the pages."""
     RESULTS.mkdir(exist_ok=True)
     record = {"where": where, "tables": tables}
     (RESULTS / f"{name}.json").write_text(dump(record))

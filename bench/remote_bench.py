@@ -1,8 +1,9 @@
-"""Checkpoints over networks: Haulway and its peers in turn, all on this machine.
+"""Checkpoints over networks: Haulway and its peers in turn, all on this
+machine.
 
-nginx serves what is loaded; "20 ms" means that it waits so long before it
-answers each request. Uploads go to a server that drops them. A ceiling is
-curl, which keeps nothing: several ranges, or parts, at once.
+nginx serves the files to load; "20 ms" means that it waits that long before it
+answers each request. Uploads go to a server that discards them. The ceilings
+are of curl, which keeps nothing, with several concurrent ranges or parts.
 
     scripts/bench remote [--rounds N] [--only CASE] [--gib G]
                          [--directory DIR] [--json FILE] [--record]
@@ -31,7 +32,7 @@ DELAY = 0.02
 _CONNECTIONS = 8
 _READERS = (2, 8)
 _UPLOADED_PART = 16 * MIB
-# Packages that do not go with those of the tests; scripts/bench installs them.
+# Packages that conflict with those of the tests; scripts/bench installs them.
 _S3FS = Path(__file__).resolve().parent.parent / "build" / "s3fs"
 
 
@@ -50,7 +51,7 @@ def curl(*words):
 
 
 def curl_down(url, size, *words):
-    """In parallel, to /dev/null."""
+    """Downloads in parallel to /dev/null."""
     step = -(-size // _CONNECTIONS)
     transfers = []
     for begin in range(0, size, step):
@@ -79,7 +80,7 @@ def tensorizer_load(url, readers):
 
 
 def fsspec_load(url, size):
-    """By 64 ranges at once, which is not yet a tensor."""
+    """Downloads with 64 concurrent ranges; does not make tensors."""
     import fsspec
 
     files = fsspec.filesystem("http")
@@ -96,7 +97,7 @@ def first_tensor(url, name):
 
 
 def load_into(path, url):
-    """Into tensors that are there: without what new memory takes."""
+    """Loads into existing tensors: without the cost of new memory."""
     there = {}
 
     def load():
@@ -109,7 +110,7 @@ def load_into(path, url):
 
 
 def loads(nginx, name, readers=()):
-    """Of one file, with what is to be reached."""
+    """Yields the cases of one file with their targets."""
     url, size = nginx.url(name), (nginx.root / name).stat().st_size
     contenders = [("haulway", lambda: haulway.load(url, "torch"))]
     targets = {}
@@ -155,7 +156,8 @@ def redis_cases(port, tensors, directory):
 
 
 def s3_peer(what, who, name, size):
-    """Where it is installed: the seconds that a process of its own tells."""
+    """Runs a peer in its own process, with its packages; returns the seconds it
+    prints."""
     packages = os.pathsep.join([str(_S3FS), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("s3_peer.py"), what, who,
@@ -165,7 +167,7 @@ def s3_peer(what, who, name, size):
 
 
 def s3_peers(what, name, size, targets):
-    """Those that are there: name and function of each that `targets` has."""
+    """Yields name and function of each installed peer in `targets`."""
     there = {
         "s3fs": (_S3FS / "s3fs").exists(),
         "runai": importlib.util.find_spec("runai_model_streamer_s3"),
@@ -178,7 +180,7 @@ def s3_peers(what, name, size, targets):
 
 @contextlib.contextmanager
 def store(endpoint):
-    """What s3:// means meanwhile."""
+    """Makes s3:// URLs refer to the endpoint within the block."""
     before = dict(os.environ)
     os.environ.update(
         AWS_ACCESS_KEY_ID="A", AWS_SECRET_ACCESS_KEY="S",
@@ -192,7 +194,7 @@ def store(endpoint):
 
 
 def s3_load_cases(nginx, name):
-    """nginx as a store that asks nobody who they are."""
+    """Uses nginx as a store without authentication."""
     size = (nginx.root / name).stat().st_size
     targets = {"s3fs": 2, "Run:ai streamer": 1}
     with store(nginx.url("").rstrip("/")):

@@ -1,4 +1,5 @@
-"""Servers on this machine for bench/remote_bench.py, each a process of its own."""
+"""Servers on this machine for bench/remote_bench.py, each in its own
+process."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ def running(command, port):
 
 
 class Nginx:
-    """A folder by http, by https, and by http with a delay of each request: a
-    subrequest to a server that waits before it agrees."""
+    """Serves a folder by http, by https, and by http with a delay per request:
+    a subrequest goes to a server that waits before it accepts."""
 
     def __init__(self, folder: Path, delay: float):
         self.root = folder / "root"
@@ -113,7 +114,7 @@ class Nginx:
 
 
 def wait(port, delay):
-    """Answers each request after so many seconds."""
+    """Answers each request after `delay` seconds."""
     import asyncio
 
     async def serve(reader, writer):
@@ -131,8 +132,7 @@ def wait(port, delay):
 
 
 def take_uploads(port):
-    """An object store that forgets: uploads, whole and in parts, whose bytes
-    are read and dropped."""
+    """An object store that reads and discards uploads, whole or in parts."""
     listener = socket.create_server(("127.0.0.1", port), backlog=128)
     while True:
         connection, _ = listener.accept()

@@ -1,10 +1,10 @@
-"""A peer that reads or writes an object of the bucket "bucket", in a process of
-its own, since it asks for other libraries than the tests do.
+"""A peer that reads or writes an object of the bucket "bucket". Runs in its own
+process, since it needs other libraries than the tests.
 
     python bench/s3_peer.py get|put s3fs|runai PATH_OR_KEY SIZE
 
-The store is what the AWS_ variables name. Prints the seconds of the second of
-two calls, without what importing takes.
+The AWS_ variables name the store. Prints the seconds of the second of two
+calls, without imports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def s3fs_files():
 
 
 def s3fs_get(key, size):
-    """By 64 ranges at once, which is not yet a tensor."""
+    """Downloads with 64 concurrent ranges; does not make tensors."""
     files = s3fs_files()
     step = -(-size // 64)
     starts = list(range(0, size, step))
@@ -38,7 +38,7 @@ def s3fs_get(key, size):
 
 
 def s3fs_put(path, size):
-    """It puts from a loop of its own, in parts of 50 MiB."""
+    """s3fs uploads in parts of 50 MiB, in a loop of its own."""
     files = s3fs_files()
     return lambda: files.put_file(path, "bucket/key")
 

@@ -1,8 +1,8 @@
-"""haulway.safetensors and the package whose names it has, in turn.
+"""haulway.safetensors and the package whose API it has, in alternation.
 
-The same calls of both on the same files in the page cache. What is loaded is
-in memory of the process at the end, or touched there: mapped tensors have a
-byte of every page read.
+The same calls of both on the same files in the page cache. At the end, the
+loaded bytes are in the process's memory, or touched there: a byte of every page
+of a mapped tensor is read.
 
     scripts/bench safetensors-dropin [--rounds N] [--only CASE] [--json FILE]
                                      [--plot FILE.svg]
@@ -43,7 +43,7 @@ def touched_arrays(arrays):
 
 
 def rows_of_all(module, path, plan):
-    """The first half of every tensor's elements."""
+    """Reads the first half of every tensor's elements."""
     parts = {}
     with module.safe_open(path, "pt", backend="pread") as file:
         if plan:
@@ -58,14 +58,14 @@ def rows_of_all(module, path, plan):
 
 
 def whole_tensors(module, path, framework, backend):
-    """Every tensor, asked for by its name."""
+    """Reads every tensor by its name."""
     with module.safe_open(path, framework, backend=backend) as file:
         for name in file.keys():
             file.get_tensor(name)
 
 
 def small_parts(module, path, framework, backend):
-    """A row of every tensor."""
+    """Reads a row of every tensor."""
     with module.safe_open(path, framework, backend=backend) as file:
         for name in file.keys():
             file.get_slice(name)[0:1]

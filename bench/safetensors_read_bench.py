@@ -1,9 +1,9 @@
-"""Reading safetensors: Haulway and the safetensors package in turn.
+"""Reading safetensors: Haulway and the safetensors package in alternation.
 
-Each contender runs once per round, in alternation, after one round that is
-not counted, on the same files in the page cache. Every byte that is loaded is
-in memory of the process at the end, or touched there. Ratios are formed round
-by round: peer seconds / Haulway seconds.
+Each contender runs once per round, after one round that is not counted, on the
+same files in the page cache. At the end, every loaded byte is in the process's
+memory, or touched there. Ratios are formed per round: peer seconds / Haulway
+seconds.
 
     scripts/bench safetensors-read [--rounds N] [--only CASE] [--json FILE]
                                    [--plot FILE.svg]
@@ -28,8 +28,9 @@ from side_by_side import MIB, main
 
 
 def write_many(path: Path, count: int, elements: int):
-    """Writes `count` float32 tensors of zeros, named as models name them; a
-    million of them with less, so that the header is not past its limit."""
+    """Writes `count` float32 tensors of zeros with names as in models; a
+    million of them with shorter names, so that the header stays within its
+    limit."""
     size = 4 * elements
     module = "block.{}.self_attn.q_proj" if count < 1_000_000 else "q.{}"
     header = json.dumps(
@@ -72,7 +73,8 @@ def list_safetensors(path, backend="mmap"):
 
 
 def load_touched(path):
-    """load_file's default maps the file: read a byte of every page."""
+    """Loads with load_file, which maps the file by default, and reads a byte of
+    every page."""
     tensors = safetensors.torch.load_file(path)
     for tensor in tensors.values():
         tensor.view(torch.uint8)[::4096].sum()

@@ -1,8 +1,8 @@
-"""Contenders in turn: what every benchmark here shares.
+"""Runs contenders in alternation; shared by all benchmarks here.
 
 A benchmark yields cases: a name, contenders (name, function), Haulway first,
-and targets, by contender. Each contender runs once per round, in alternation,
-after a first call that is not counted. Ratios are formed round by round: the
+and targets by contender. Each contender runs once per round, in alternation,
+after a first call that is not counted. Ratios are formed per round: the
 contender's seconds / Haulway's seconds.
 """
 
@@ -29,7 +29,7 @@ LIBC = ctypes.CDLL(None)
 
 
 class Fact(NamedTuple):
-    """What is no time of contenders: a size, a share, the most memory."""
+    """A result other than a contender's time: a size, a share, peak memory."""
 
     what: str
     told: str
@@ -41,11 +41,11 @@ class Fact(NamedTuple):
 
 
 class Measured(float):
-    """Seconds by the contender's own clock, to count instead of the call's."""
+    """Seconds by the contender's own clock, used instead of the call's."""
 
 
 def in_two_threads(work, pieces):
-    """Calls work(piece) for each, every other one in a second thread."""
+    """Calls work(piece) for each piece, every other one on a second thread."""
     halves = [pieces[0::2], pieces[1::2]]
     threads = [
         threading.Thread(target=lambda half=half: [work(p) for p in half])
@@ -58,15 +58,15 @@ def in_two_threads(work, pieces):
 
 
 def seconds_in_a_child(function, before, calls=3):
-    """The time a call takes in a process of its own: the median of `calls`,
+    """Returns the time of a call in its own process: the median of `calls`,
     after one more that is not counted.
 
-    A virtual machine may tell its host which pages are free, within a second
-    of their being freed. When such a page is next touched the host must give
-    it anew, which was seen to take up to 2.6 s per GiB where a page that the
-    guest still has takes 0.05 s. So calls follow each other at once, with the
-    result of the one before freed and malloc's memory given back: memory is
-    new to each of them, but not to the machine.
+    A virtual machine may report free pages to its host within a second. The
+    next access to such a page needs the host to allocate it again, which took
+    up to 2.6 s per GiB in measurements, compared with 0.05 s for a page that
+    the guest still has. So calls follow each other at once, with the result of
+    the previous call freed and malloc's memory returned: memory is new to each
+    call, but not to the machine.
     """
     gc.collect()
     reader, writer = os.pipe()
@@ -80,7 +80,7 @@ def seconds_in_a_child(function, before, calls=3):
 
             times = [seconds_here(function, prepare) for _ in range(calls + 1)]
             os.write(writer, repr(statistics.median(times[1:])).encode())
-        except BaseException:  # It must not run on as a second parent.
+        except BaseException:  # The child must not continue as a second parent.
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
@@ -107,15 +107,16 @@ def seconds_here(function, before):
 
 
 def measure(contenders, rounds, fresh=False, before=None):
-    """Seconds by contender, one list entry a round.
+    """Returns seconds by contender, one list entry per round.
 
-    fresh: calls in a row in a process of their own (seconds_in_a_child).
-    before: called before each call, outside of its time.
+    fresh: make the calls in a row in their own process (seconds_in_a_child).
+    before: called before each call, outside the measured time.
     """
     seconds_of = seconds_in_a_child if fresh else seconds_here
     seconds = {name: [] for name, _ in contenders}
     for _, function in contenders if not fresh else ():
-        seconds_of(function, before)  # A process of its own has its own first.
+        # A separate process makes its own first call.
+        seconds_of(function, before)
     for _ in range(rounds):
         for name, function in contenders:
             seconds[name].append(seconds_of(function, before))
@@ -128,7 +129,7 @@ def spread(values, digits):
 
 
 def report(case, seconds, targets, size=None):
-    """Prints one case, of `size` bytes; returns its rows."""
+    """Prints one case of `size` bytes; returns its rows."""
     print(f"\n{case}")
     print(f"  {'':<24} {'ms, median [min - max]':>30} "
           f"{'ratio to haulway':>26}  target")
@@ -164,8 +165,8 @@ def report(case, seconds, targets, size=None):
 
 
 def plot(rows, path):
-    """A bar for each peer: how many times Haulway's time it took. The file's
-    ending says which kind it is."""
+    """Draws a bar for each peer: its time divided by Haulway's. The file's
+    extension selects the format."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -208,7 +209,7 @@ def processor():
 
 
 def describe():
-    """The machine and what runs on it."""
+    """Describes the machine and its software."""
     return (
         f"{processor()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, "
         f"Linux {platform.release()}, Python {platform.python_version()}"
@@ -232,10 +233,11 @@ def main(what, cases, *, fresh=lambda case: False, before=None, name=None,
          rounds=5, facts=None):
     """Runs the cases that cases(directory, options) yields.
 
-    fresh: whether the calls of a case each get a process of their own.
-    before: called before each call, outside of its time.
+    fresh: whether the calls of a case get their own process.
+    before: called before each call, outside the measured time.
     name: the name of the record in bench/results/, if there is one.
-    facts: facts(directory, options) yields what is measured after the cases.
+    facts: facts(directory, options) yields results that are measured after the
+    cases.
     """
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--rounds", type=int, default=rounds)

@@ -1,12 +1,12 @@
 """Tensorizer files: Haulway and the tensorizer package in turn, same files.
 
-Files that are read are in the page cache. Files are written under new names:
-what the call before wrote is removed, outside of the time. Calls follow each
-other in a process of their own, the first not counted.
+Input files are in the page cache. Output files get new names; the output of the
+previous call is removed outside the measured time. The calls of a contender
+follow each other in its own process; the first is not counted.
 
-OPENSSL_ia32cap=:~0x20000000 in the environment hides the processor's
-instructions for SHA-256 from OpenSSL, so from the reference, and from what of
-ours uses it.
+OPENSSL_ia32cap=:~0x20000000 in the environment hides the processor's SHA-256
+instructions from OpenSSL, and so from the reference and from the parts of
+Haulway that use OpenSSL.
 
     scripts/bench tensorizer [--rounds N] [--only CASE] [--gib N] [--json FILE]
                              [--plot FILE.svg] [--record]
@@ -32,7 +32,7 @@ KEY = bytes(range(32))
 COUNT = 256
 
 
-written = []  # Files that the next call writes anew.
+written = []  # Files that the next call writes again.
 
 
 def clear():
@@ -73,7 +73,7 @@ def reader(package, path, readers=None, verify=False, encrypted=False):
 
 
 def append(path, tensors):
-    """Appends tensors under a new name; how many bytes that wrote."""
+    """Appends tensors under a new name; returns the number of bytes written."""
     edit = haulway.edit(
         path, append={os.urandom(8).hex(): tensors}, durability="none"
     )
@@ -81,7 +81,7 @@ def append(path, tensors):
 
 
 def write_many(path, count):
-    """Tensors without number, in a file that the reference reads."""
+    """Writes very many tensors to a file that the reference can read."""
     one = torch.zeros(1)
     writer(ours, path, {
         f"model.layers.{i // 10}.block.{i % 10}.weight": one

@@ -1,9 +1,10 @@
-"""Reading PyTorch checkpoints: Haulway and its peers in turn, on the same files.
+"""Reading PyTorch checkpoints: Haulway and its peers in turn, on the same
+files.
 
-Every case runs each contender once per round, in alternation, after one round
-that is not counted, so the files are in the page cache (warm) throughout.
-Where memory is what takes the time, each call is made in a process of its own.
-Ratios are formed round by round: peer seconds / Haulway seconds.
+Each contender of a case runs once per round, in alternation, after one round
+that is not counted, so the files are in the page cache (warm) throughout. If
+memory allocation dominates, each call is made in its own process. Ratios are
+formed per round: peer seconds / Haulway seconds.
 
     scripts/bench torch-read [--rounds N] [--only CASE] [--json FILE]
                              [--plot FILE.svg] [--record]
@@ -43,7 +44,7 @@ def write_tensors(directory: Path, name: str, count: int, elements: int):
 
 
 class Crc:
-    """CRC-32 of memory with two threads, by the library Haulway uses."""
+    """Computes CRC-32 of memory with two threads and Haulway's library."""
 
     def __init__(self, path: Path):
         library = ctypes.CDLL("libdeflate.so.0")

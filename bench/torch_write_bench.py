@@ -1,9 +1,9 @@
 """Writing PyTorch checkpoints: Haulway and its peers in turn, the same tensors.
 
-The target of every save is a new name in one folder; what the round before
-wrote is removed, and what is dirty is written out, before each call, outside
-of its time. "durable" means that the bytes are on the disk when the call
-returns (fsync).
+Every save has a new name in one folder. Before each call, outside the measured
+time, the output of the previous round is removed and dirty pages are written
+out. "durable" means that the bytes are on the disk when the call returns
+(fsync).
 
     scripts/bench torch-write [--rounds N] [--only CASE] [--directory DIR]
                               [--json FILE] [--plot FILE.svg] [--record]
@@ -33,7 +33,7 @@ def tensors_of(count: int, elements: int):
 
 
 class Writers:
-    """Every contender for one set of tensors, into one folder."""
+    """All contenders for one set of tensors and one folder."""
 
     def __init__(self, directory: Path, tensors):
         self.path = directory / "saved"
@@ -59,7 +59,7 @@ class Writers:
         os.close(fd)
 
     def plain(self, direct=False):
-        """The same bytes from one buffer, with two threads."""
+        """Writes the same bytes from one buffer, with two threads."""
         size = sum(t.nbytes for t in self.tensors.values())
         if not hasattr(self, "memory"):
             self.memory = mmap.mmap(-1, size)
@@ -82,7 +82,7 @@ class Writers:
         os.close(fd)
 
     def memcpy(self):
-        """A copy with two threads into fresh huge pages."""
+        """Copies with two threads into new huge pages."""
         size = sum(t.nbytes for t in self.tensors.values())
         memory = mmap.mmap(-1, size + 2 * MIB)
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -99,7 +99,7 @@ class Writers:
 
 
 def blocked(directory, tensors):
-    """How long save_async() keeps its caller waiting."""
+    """Measures how long save_async() blocks its caller."""
     state = {}
 
     def start():
@@ -193,7 +193,7 @@ def cases(directory: Path, options):
 
 
 def before():
-    """What cases() sets for the case at hand."""
+    """Calls the function that cases() set for the current case."""
 
 
 if __name__ == "__main__":

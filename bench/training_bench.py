@@ -1,5 +1,5 @@
-"""haulway.torch.dcp and torch's own reader and writer, in turn; and ranks that
-load together from a server of limited bandwidth.
+"""haulway.torch.dcp and torch's own reader and writer, in alternation; and
+ranks that load together from a server of limited bandwidth.
 
     scripts/bench training [--rounds N] [--only CASE] [--gib N] [--json FILE]
                            [--directory FOLDER]
@@ -38,7 +38,7 @@ def large(gib):
 
 
 def loading(folder, state):
-    """Both into the same memory, from what torch's writer wrote."""
+    """Both load into the same memory from files of torch's writer."""
     dcp.save(state, checkpoint_id=folder, no_dist=True)
     into = {name: torch.empty_like(one) for name, one in state.items()}
     return [
@@ -50,7 +50,7 @@ def loading(folder, state):
 
 
 def saving(folder, state):
-    """Both durable, each over its last."""
+    """Both save durably, each over its previous save."""
     return [
         ("haulway", lambda: dcp.save(
             state, storage_writer=Writer(folder / "ours", durability="full"),
@@ -62,7 +62,7 @@ def saving(folder, state):
 
 
 def cold(folder, contenders):
-    """The same, of files that are not in the page cache."""
+    """The same for files that are not in the page cache."""
 
     def timed(function):
         for file in folder.iterdir():
@@ -77,7 +77,8 @@ def cold(folder, contenders):
 
 
 def opening(folder):
-    """What a directory holds; pickle runs what its .metadata says."""
+    """Lists a directory's content; for the peer, pickle runs the code in its
+    .metadata."""
     dcp.save({f"layers.{i // 10}.w{i % 10}": torch.zeros(1) for i in range(100_000)},
              checkpoint_id=folder, no_dist=True)
 
@@ -89,7 +90,8 @@ def opening(folder):
 
 
 def converting(folder, gib):
-    """A third of the tensors, those of the model, as a file of safetensors."""
+    """Converts a third of the tensors, those of the model, to a safetensors
+    file."""
     state = {
         f"{'optimizer' if i % 3 else 'model'}.w{i}": torch.randn(int(gib * (1 << 22)))
         for i in range(64)
@@ -133,7 +135,8 @@ def cases(directory: Path, options):
 
 
 def seconds_together(url, folder, world):
-    """The longest that a rank took to load, all reading the file once."""
+    """Returns the longest load time of a rank; together they read the file
+    once."""
     store = folder / f"store-{world}"
     store.unlink(missing_ok=True)
     ranks = [
@@ -148,7 +151,8 @@ def seconds_together(url, folder, world):
 
 
 def together(directory: Path):
-    """4 ranks, and one, from a server that sends 100 MiB a second in all."""
+    """Measures 4 ranks, and one, with a server that sends 100 MiB per second in
+    total."""
     file = directory / "served.safetensors"
     haulway.save({f"w{i}": torch.randn(1 << 20) for i in range(64)}, file)
     server = subprocess.Popen(

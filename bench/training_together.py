@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def rank(url, store, number, world):
-    """Loads together with the others, and says how that went."""
+    """Loads together with the other ranks, and reports the result."""
     import torch.distributed as dist
 
     import haulway.distributed
@@ -30,7 +30,7 @@ def rank(url, store, number, world):
 
 
 class Bucket:
-    """Lets so many bytes a second pass, of all who ask together."""
+    """Limits the bytes per second of all clients together."""
 
     def __init__(self, rate):
         self._rate, self._lock, self._next = rate, threading.Lock(), 0.0
@@ -43,7 +43,7 @@ class Bucket:
 
 
 def serve(file, rate):
-    """Answers ranges of a file, on a port that is printed."""
+    """Serves ranges of a file on a port that is printed."""
     data, bucket = Path(file).read_bytes(), Bucket(int(rate))
 
     class Handler(http.server.BaseHTTPRequestHandler):
