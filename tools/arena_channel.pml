@@ -1,16 +1,16 @@
-/* The protocol between a worker and its parent, for spin: a ring of bytes in
- * pieces, a bell that each side sleeps on, and passes that are given up.
+/* A model for spin of the protocol between a worker and its parent: a ring of
+ * pieces of bytes, a bell on which each side sleeps, and abandoned passes.
  *
- * Checked for every interleaving: what is read is what was written, in order,
- * also over the end of the ring; no wake-up is lost (nobody sleeps for ever
- * while the other side waits for it); a side that dies at any point leaves
- * the other able to go on, since no lock has an owner.
+ * Checked for every interleaving: the reader reads what was written, in order,
+ * also across the end of the ring; no wake-up is lost (neither side sleeps for
+ * ever while the other waits for it); if a side dies at any point, the other
+ * can go on, since no lock has an owner.
  *
- * src/arena/futex.h has the bell, channel_sender.cc and channel_receiver.cc
- * the ring. A futex's compare-and-sleep is one step, as the kernel's is; an
- * atomic read-modify-write is one step, as the processor's is. A sleep may
- * also end for no reason, as after a signal or kLivenessNs; the model leaves
- * that out unless a side is dead, so that a lost wake-up cannot hide in it.
+ * The bell is in src/arena/futex.h, the ring in channel_sender.cc and
+ * channel_receiver.cc. A futex's compare-and-sleep is one step, as in the
+ * kernel; an atomic read-modify-write is one step, as in the processor. A real
+ * sleep may also end without a reason, after a signal or kLivenessNs; the model
+ * allows that only if a side is dead, so that it cannot hide a lost wake-up.
  *
  * tools/check_arena_model.sh runs it.
  */
@@ -19,31 +19,31 @@
 #define RING 2      /* Pieces that the ring holds. */
 #endif
 #ifndef ITEMS
-#define ITEMS 5     /* More than twice round. */
+#define ITEMS 5     /* More than two rounds of the ring. */
 #endif
 #ifndef PASSES
 #define PASSES 2
 #endif
 
 byte ring[RING];
-byte head, tail;            /* Counts of all pieces ever, as in the code. */
+byte head, tail;            /* Counts of all pieces, as in the code. */
 byte wanted = 1;            /* The pass that the parent wants. */
 bool aborted;
 
 byte to_worker_rings, to_worker_sleepers;
 byte to_parent_rings, to_parent_sleepers;
 
-bool worker_dead, parent_dead;   /* Killed; their memory stays as it is. */
+bool worker_dead, parent_dead;   /* Killed; the memory is unchanged. */
 bool worker_done, parent_done;
 
-/* The one step of Ring() that decides, then the wake-up. */
+/* The step of Ring() that checks for sleepers, then the wake-up. */
 #define RING_BELL(rings, sleepers) \
   if \
   :: atomic { sleepers != 0 -> skip } -> rings++ \
   :: atomic { sleepers == 0 -> skip } \
   fi
 
-/* Sleeps until the bell is rung, `seen` having been read before. */
+/* Sleeps until the bell is rung; `seen` was read before. */
 #define SLEEP(rings, seen, other_dead) \
   (rings != seen || other_dead)
 
@@ -63,7 +63,7 @@ bool worker_done, parent_done;
      fi \
   od
 
-/* At any step, if KILL says so, a process stops for good. */
+/* With KILL_WORKER or KILL_PARENT, a process may stop for good here. */
 #ifdef KILL_WORKER
 #define MAY_DIE_W if :: skip :: worker_dead = true; goto dead fi
 #else
@@ -93,7 +93,7 @@ next_pass:
      :: !aborted && wanted != epoch -> goto next_pass
      :: else ->
         assert(head - tail < RING);
-        /* The item, which says of which pass it is. */
+        /* The item, with the number of its pass. */
         ring[head % RING] = epoch * 16 + n;
         MAY_DIE_W;
         head++;
@@ -126,7 +126,7 @@ active proctype parent() {
         assert(item % 16 == n);     /* In order, none lost, none twice. */
         n++;
         if
-        :: pass < PASSES ->         /* Gives the pass up, for another. */
+        :: pass < PASSES ->         /* Abandons the pass for another. */
            pass++;
            n = 0;
            wanted = pass;
@@ -147,5 +147,5 @@ out:
   skip
 }
 
-/* Whoever was not killed comes to an end: checked as the absence of invalid
- * end states, since every sleep that is never ended is one. */
+/* A process that was not killed comes to an end: checked as the absence of
+ * invalid end states, since a sleep that never ends is one. */

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Weaknesses W1-W19 of the reference, tried on it and on Haulway.
+"""Weaknesses W1-W19 of the reference, tested on it and on Haulway.
 
     tools/arena_weaknesses.py                       both, one after the other
     tools/arena_weaknesses.py --peer-python PATH    where spdl-core is installed
     tools/arena_weaknesses.py --only W2 --library haulway
 
-The same code runs on both: they have the same names. Each case runs in a
-process of its own, with a time limit; "fails" is an error, a wrong value or
-a hang.
+The same code runs on both, since they have the same names. Each case runs in
+its own process, with a time limit; "fails" is an error, a wrong value or a
+hang.
 """
 
 import argparse
@@ -63,7 +63,7 @@ class Given:
 class Dies:
     def __iter__(self):
         yield 1
-        time.sleep(0.5)  # What was yielded may need a thread to be sent.
+        time.sleep(0.5)  # A thread may need time to send the yielded item.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -74,7 +74,7 @@ class MakesPipe:
         self.ours, theirs = multiprocessing.Pipe()
         self.ours.send("through")
         yield theirs
-        time.sleep(1)  # The descriptor is fetched from this process.
+        time.sleep(1)  # The receiver fetches the descriptor from this process.
 
 
 def fails():
@@ -107,7 +107,7 @@ def put(writer, data):
 
 
 def take(reader, placed, span):
-    """An array over a unit, which holds it."""
+    """Returns an array over a unit; the array keeps the unit."""
     import numpy
 
     view = numpy.frombuffer(reader.read_binary(*placed), numpy.uint8)
@@ -307,7 +307,7 @@ def _(lib, scratch):
     plain = min(seconds(None) for _ in range(3))
     pool = min(seconds(lib.SharedMemorySegmentPool(1 << 17, 8))
                for _ in range(3))
-    # The fixed cost of a pass is in both.
+    # Both include the fixed cost of a pass.
     assert pool < 2 * plain, f"{pool / plain:.1f} times as long"
 
 
@@ -440,7 +440,7 @@ def _(lib, scratch):
 
 
 class Library:
-    """Either of the two, which have the same names; can be pickled."""
+    """One of the two libraries, which have the same names; can be pickled."""
 
     def __init__(self, library):
         self.library = library
@@ -466,7 +466,7 @@ def run_here(name, library):
 
 
 def attempt(name, library, python):
-    """How it went, in a few words; empty if well."""
+    """Returns the result in a few words; empty on success."""
     if name == "W8":
         version = subprocess.run(
             [python, "-c", "import sys; print(sys.version_info[:3])"],
@@ -491,7 +491,7 @@ def attempt(name, library, python):
             process.stdout.close()
             return f"fails: hangs for {LIMIT_S} s"
     if process.returncode == 0:
-        # Logs are no noise, but for the cases that are about it.
+        # Messages are a failure only in the cases that test for them.
         if name not in ("W5", "W15") or not noise:
             return ""
         last = noise.decode().strip().splitlines()[-1]

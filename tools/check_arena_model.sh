@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the model of the arena's channel with spin, every interleaving of it:
-# as it is, with either side killed at any point, and with rings of other
-# sizes. Then that the check would notice: a bell that looks before the store
+# Checks the model of the arena's channel with spin, in every interleaving: as
+# it is, with either side killed at any point, and with rings of other sizes.
+# Also checks that errors would be detected: a bell that looks before the store
 # must lose a wake-up.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -10,7 +10,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-# check NAME FILE [-D...]: "ok" or "error", as spin finds.
+# check NAME FILE [-D...]: prints "ok" or "error", spin's result.
 check() {
   local name=$1 file=$2
   shift 2
@@ -42,7 +42,7 @@ expect ok worker-killed "$model" -DKILL_WORKER
 expect ok parent-killed "$model" -DKILL_PARENT
 expect ok both-killed "$model" -DKILL_WORKER -DKILL_PARENT -DITEMS=3
 
-# Without the last look at `ready`, between announcing a sleep and sleeping.
+# Remove the last check of `ready`, between announcing a sleep and sleeping.
 sed 's/:: (ready) -> skip \\/:: false -> skip \\/' "$model" >broken.pml
 expect error a-lost-wake-up-is-noticed broken.pml
 exit $failed

@@ -3,21 +3,22 @@
 
     tools/check_english.py [FILE...]
 
-A sentence says who does what. One that opens with "Of ", or with a relative that
-has no noun ("Those that", "Who opens", "What is left"), makes the reader look
-for its subject; name the noun, or begin with "If", "When" or "Returns".
-Questions may open with "What" and "Who".
+A sentence says who does what. One that opens with "Of ", or with a relative
+pronoun without a noun ("Those that", "Who opens", "What is left"), makes the
+reader look for its subject. Name the noun, or begin with "If", "When" or
+"Returns". Questions may open with "What" and "Who".
 
-Public are the comments of include/haulway, the pages, the docstrings of names
-that a stub declares, the comments of stubs, the meanings of options and of
-fields, and the help of the command. Prints each opening with its file and line.
+Public text is in the comments of include/haulway, the pages, the docstrings of
+names that a stub declares, the comments of stubs, the meanings of options and
+of fields, and the help of the command. Prints each bad opening with its file
+and line.
 """
 
-# Design: each kind of file has a function that gives (line, text) of what people
-# read in it, a paragraph at a time; a paragraph is cut into sentences, and one
-# pattern judges how each opens. Only openings are judged: within a sentence a
-# relative nearly always has its noun, and rules for the rest found more good
-# sentences than bad ones. Blocks of code are left out.
+# Design: for each kind of file, a function yields (line, text) of its public text,
+# one paragraph at a time. A paragraph is split into sentences, and one pattern
+# checks how each opens. Only openings are checked: within a sentence a relative
+# pronoun nearly always has its noun, and rules for the rest found more good
+# sentences than bad ones. Code blocks are skipped.
 
 import ast
 import functools
@@ -37,7 +38,7 @@ SENTENCES = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z])")
 
 
 def paragraphs(lines):
-    """(line, text) of runs of (line, text) that are not empty."""
+    """Joins runs of non-empty (line, text) and yields (line, text) of each."""
     start, words = 0, []
     for number, text in [*lines, (0, "")]:
         if text.strip():
@@ -49,7 +50,8 @@ def paragraphs(lines):
 
 
 def comments(text, mark):
-    """Paragraphs of comments; one behind code is a paragraph of its own."""
+    """Yields paragraphs of comments; a comment after code is a paragraph of its
+    own."""
     lines, code = [], False
     for number, line in enumerate(text.splitlines(), 1):
         before, found, comment = line.partition(mark)
@@ -64,7 +66,7 @@ def comments(text, mark):
 
 
 def page(text):
-    """Paragraphs, items and cells of tables; no headings and no code."""
+    """Yields paragraphs, items and table cells, without headings and code."""
     lines, fenced = [], False
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
@@ -84,7 +86,7 @@ def page(text):
 
 @functools.cache
 def declared():
-    """Names of functions and classes in the stubs of the package."""
+    """Returns the names of functions and classes in the package's stubs."""
     return {
         node.name
         for stub in (ROOT / "python/haulway").rglob("*.pyi")
@@ -94,9 +96,10 @@ def declared():
 
 
 def docstrings(text, public):
-    """Paragraphs of the docstrings of declared names, and options' meanings.
+    """Yields paragraphs of the docstrings of declared names, and options'
+    meanings.
 
-    public: the module's own docstring is one of them.
+    public: the module's own docstring is included.
     """
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.Module)):
@@ -116,8 +119,8 @@ def docstrings(text, public):
 
 
 def strings(text):
-    """Literals of C++ that begin with a capital letter and hold a space, as
-    helps do, and those behind the member of a field's row."""
+    """Yields C++ literals that begin with a capital letter and contain a space,
+    as help texts do, and those after the member in a row of a field table."""
     literal = r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*'
     for found in re.finditer(rf"(::\w+,\s*)?({literal})", text):
         joined = "".join(re.findall(r'"((?:\\.|[^"\\\n])*)"', found[2]))
@@ -152,7 +155,7 @@ def public_files():
 
 
 def openings(path):
-    """(line, sentence) of each sentence in a file that opens badly."""
+    """Yields (line, sentence) of each sentence in a file that opens badly."""
     for line, text in readable(path):
         for sentence in SENTENCES.split(text):
             if OPENINGS.match(sentence.strip("`*( ")):

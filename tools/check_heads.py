@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Fails if a long source file does not begin by saying how it works.
 
-A file of more than 250 lines begins with six lines or more on how it does what
-it does, and what was tried or left out instead: before its first line of code,
-in one comment, or in the docstring of a module. Tests are stories of their own.
+A file of more than 250 lines begins with at least six lines on how it works and
+which alternatives were tried or rejected: before its first line of code, in one
+comment, or in a module's docstring. Tests are exempt.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LONG = 250
 LEAST = 6
 
-# What may stand before or after the comment: nothing that does anything.
+# Lines that may surround the comment: they have no effect.
 PASSED = {
     "cc": re.compile(r"#(include|pragma|if|ifdef|endif|define)\b|$"),
     "py": re.compile(r"$|from __future__|import |from .* import|[)\]]|    "),
@@ -22,7 +22,8 @@ PASSED = {
 
 
 def head_of(path):
-    """The most lines of comment in a row before the first line of code."""
+    """Returns the length of the longest comment before the first line of
+    code."""
     text = path.read_text()
     if path.suffix == ".py":
         docstring = re.match(r'\s*"""(.*?)"""', text, re.DOTALL)

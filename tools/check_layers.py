@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fails if a file includes what its layer may not, or breaks a house rule.
 
-Which module is above which, and whose the public headers are, is what
-CMakeLists.txt says with haulway_module(): there is no other table.
+The order of the modules and the owners of public headers are those declared by
+haulway_module() in CMakeLists.txt: there is no other table.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ PUBLIC = ROOT / "include" / "haulway"
 
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 MODULE = re.compile(r"^haulway_module\((.*?)\)", re.MULTILINE | re.DOTALL)
-# Pattern, what is wrong, and the files that may.
+# Pattern, fault, and the files in which it is allowed.
 RULES = [
     (re.compile(r"::preadv?\("), "pread outside base/posix", {"base/posix.cc"}),
     (
@@ -24,7 +24,7 @@ RULES = [
     ),
 ]
 
-# What a folder of python/ may include beside itself and include/haulway/.
+# What a folder of python/ may include besides itself and include/haulway/.
 PYTHON = {
     "base": set(),
     "pickling": {"base"},
@@ -34,7 +34,7 @@ PYTHON = {
 
 
 class Modules:
-    """The modules as CMakeLists.txt declares them."""
+    """The modules as declared in CMakeLists.txt."""
 
     def __init__(self, text):
         self.uses = {}  # Module -> modules whose headers it may include.
@@ -66,7 +66,7 @@ class Modules:
         self.owner[header] = name
 
     def module_of(self, include):
-        """The module of what stands in an #include; None if it has none."""
+        """Returns the module of an #include's path; None if it has none."""
         folder, _, rest = include.partition("/")
         return self.owner.get(rest) if folder == "haulway" else folder
 
@@ -76,7 +76,7 @@ class Modules:
 
 
 def check_includes(modules, path, module):
-    """Yields what a file of a module includes that is above it."""
+    """Yields includes in a module's file that its layer does not allow."""
     place = path.relative_to(ROOT).as_posix()
     public = path.is_relative_to(PUBLIC)
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -91,7 +91,7 @@ def check_includes(modules, path, module):
 
 
 def check_rules(path):
-    """Yields what a file of src/ does that only others may."""
+    """Yields broken house rules in a file of src/."""
     name = path.relative_to(ROOT / "src").as_posix()
     for number, line in enumerate(path.read_text().splitlines(), 1):
         for pattern, wrong, exempt in RULES:
@@ -115,7 +115,7 @@ def is_test(path):
 
 
 def check_user(path):
-    """Yields what is wrong with a file above the public API."""
+    """Yields faults of a file above the public API."""
     rooms = set()
     folder = path.parent.name
     if path.is_relative_to(ROOT / "python"):

@@ -24,12 +24,12 @@ EDITING = (
 )
 GOLDEN = ROOT / "testdata" / "golden" / "tensorizer"
 ERRORS = ["ENOSPC", "EIO", "EINTR", "EDQUOT", "EACCES", "EMFILE", "ENOMEM"]
-# One that is interrupted is called again: it must not be forever.
+# An interrupted call is made again, so it must not fail every time.
 RETRIED = {"EINTR"}
 
 
 class Save:
-    """One way to save, into a folder that holds an old file."""
+    """A way to save, into a folder that has an old file."""
 
     def __init__(self, cli, folder, name, arguments):
         self.name = name
@@ -50,14 +50,14 @@ class Save:
         self.target.write_bytes(self.old)
 
     def run(self, *strace):
-        """The exit status under strace."""
+        """Returns the exit status under strace."""
         return subprocess.run(
             ["strace", "-f", "-qq", "-o", "/dev/null", *strace, *self.command],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         ).returncode
 
     def calls(self, names):
-        """How often the save makes these system calls."""
+        """Returns how often the save makes these system calls."""
         log = self.folder.parent / "calls"
         subprocess.run(
             ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={names}",
@@ -68,7 +68,8 @@ class Save:
         return sum("(" in line or "resumed" not in line for line in lines)
 
     def check(self, what):
-        """Old or new, and nothing after the next save; returns which."""
+        """Checks that the file is the old or the new one, and that the next
+        save leaves nothing else behind; returns which."""
         found = self.target.read_bytes()
         if found not in (self.old, self.new):
             sys.exit(f"{what}: the target is neither old nor new")
@@ -82,7 +83,7 @@ class Save:
 
 
 class Edit:
-    """One way to edit a file, which begins as `start`."""
+    """A way to edit a file whose initial content is `start`."""
 
     def __init__(self, cli, folder, name, ending, start, arguments):
         self.name = name
@@ -111,7 +112,7 @@ class Edit:
         return Save.calls(self, names)
 
     def state(self, what):
-        """Every tensor, checked, and all metadata."""
+        """Returns every tensor, verified, and all metadata."""
         checked = subprocess.run([self.cli, "verify", str(self.target)],
                                  capture_output=True, text=True)
         if checked.returncode != 0:
@@ -127,7 +128,8 @@ class Edit:
         return tensors, described.get("metadata")
 
     def check(self, what):
-        """Old or new; if old, the same edit makes it new."""
+        """Checks that the file is the old or the new one; if old, repeats the
+        edit."""
         found = self.state(what)
         if found not in (self.old, self.new):
             sys.exit(f"{what}: the file is neither old nor new")
@@ -150,7 +152,7 @@ def golden(name):
 
 
 def edits_of_segments(cli, scratch):
-    """Every way in which a file is rearranged."""
+    """Yields every way in which an edit rearranges a file."""
     other, more = scratch / "other.tensors", scratch / "more.tensors"
     other.write_bytes(golden("2.11.1_v1_nested"))
     more.write_bytes(golden("1.1.0_v1_u8_f32"))
@@ -158,13 +160,13 @@ def edits_of_segments(cli, scratch):
     rename = ["--rename", "u=v", "--set", "step=1"]
     for number, (name, start, arguments) in enumerate((
         ("append", "segments_f32", append),
-        # The blocks of the header segment are full then.
+        # In this file the blocks of the header segment are full.
         ("append, inserting", "segments_full", append),
         ("append, moving", "segments_full", [*append, "--move"]),
         ("rename, inserting", "segments_notes", rename),
         ("rename, moving", "segments_notes", [*rename, "--move"]),
         ("all, of PR #170", "pr170_f32", [*append, *rename]),
-        # Fits the slack, so that the file stays as the pull request has it.
+        # Fits the slack, so the file keeps the layout of the pull request.
         ("append, of PR #170", "pr170_max_tensors", ["--append", str(more)]),
     )):
         folder = scratch / f"edit-{number}"
@@ -173,7 +175,7 @@ def edits_of_segments(cli, scratch):
 
 
 def edits_of_others(cli, scratch):
-    """In one write, and in a file beside."""
+    """Yields edits that need one write, and edits that write another file."""
     def run(*arguments):
         subprocess.run([str(cli), *arguments], check=True,
                        stdout=subprocess.DEVNULL)
@@ -225,7 +227,7 @@ def fail_everywhere(save, error, step, calls=WRITING):
             if status != 0:
                 failed += 1
                 left = set(os.listdir(save.folder)) - {save.target.name}
-                # Called away from the name it could not unlink, perhaps.
+                # The file under the name that it failed to unlink may remain.
                 if left:
                     sys.exit(f"{what}: left behind {sorted(left)}")
             result = save.check(what)

@@ -25,13 +25,13 @@ KINDS = {
 }
 VICTIMS = ["worker", "parent", "both"]
 SIZES = [64, 5_000, 70_000, 300_000, 1_500_000]
-# What the parent of a round reports to us.
+# Results that the parent of a round reports to us.
 FINE, TORN, WRONG_ERROR, SLOW = 1, 2, 3, 4
-NOTICE_S = 5.0  # 20 ms, but for what else the machine does.
+NOTICE_S = 5.0  # 20 ms on an idle machine.
 
 
 class Flood:
-    """Items of random sizes, each of which says what must be in it."""
+    """Items of random sizes with known content."""
 
     def __init__(self, seed, arena):
         self.seed, self.arena = seed, arena
@@ -64,7 +64,8 @@ def is_whole(item, n, data):
 
 
 def parent(kind, method, seed, report, killed_at):
-    """The parent of one round. Reports its worker's pid, then how it went."""
+    """Runs as the parent of one round. Reports its worker's pid, then the
+    result."""
     rounds = random.Random(seed)
     arena = KINDS[kind]()
     source = ipc.iterate_in_subprocess(
@@ -126,7 +127,7 @@ class Failed(Exception):
 
 
 def one_round(number, kind, method, victim, chance, slowest):
-    """One kill; raises Failed with what is wrong."""
+    """Kills once; raises Failed with the fault."""
     seed = chance.randrange(1 << 30)
     killed_at = multiprocessing.get_context("fork").Value("d", 0.0, lock=False)
     reading, writing = os.pipe()
@@ -142,7 +143,7 @@ def one_round(number, kind, method, victim, chance, slowest):
     os.close(writing)
     parent_fd, worker_fd = os.pidfd_open(child), None
     try:
-        # It may be killed before it has a worker, too.
+        # Sometimes kill the parent before it has a worker.
         wait = chance.expovariate(1 / slowest)
         early = victim == "parent" and chance.random() < 0.2
         worker = None
@@ -196,7 +197,7 @@ def one_round(number, kind, method, victim, chance, slowest):
 
 
 def descendants():
-    """Processes of this run: they share our session."""
+    """Returns the processes of this run: they share our session."""
     mine = os.getsid(0)
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
@@ -218,14 +219,15 @@ def main():
                         help="start methods, such as fork,spawn")
     options = parser.parse_args()
     if os.getsid(0) != os.getpid():
-        # A session of our own, by which what is left is found.
+        # Start a new session, which identifies remaining processes.
         child = os.fork()
         if child:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         os.setsid()
     chance = random.Random(options.seed)
     methods = options.methods.split(",")
-    # What is opened once and kept is no leak.
+    # A first round opens what is kept open, so that it does not count as a
+    # leak.
     one_round(0, "arena", methods[0], "worker", chance, 0.004)
     gc.collect()
     memory_before, descriptors_before = shared_memory(), descriptors()
@@ -247,7 +249,8 @@ def main():
         if number % 1000 == 999:
             print(f"{number + 1} killed in {time.monotonic() - started:.0f} s, "
                   f"{len(failures)} failures", flush=True)
-    # Workers whose parent died before we knew of them end within a second.
+    # A worker whose parent died before it reported the worker ends within a
+    # second.
     deadline = time.monotonic() + 20
     while descendants() and time.monotonic() < deadline:
         time.sleep(0.05)

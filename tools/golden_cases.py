@@ -33,7 +33,7 @@ V3 = (
 
 @dataclasses.dataclass
 class Case:
-    """A checkpoint. `expected` is what it holds where torch.load cannot say."""
+    """A checkpoint. `expected` is its content if torch.load cannot read it."""
 
     name: str
     data: bytes
@@ -43,7 +43,7 @@ class Case:
 
 
 def filled(dtype, count=12):
-    """`count` elements with all bytes different (0 and 1 for bool)."""
+    """Returns `count` elements whose bytes all differ (0 and 1 for bool)."""
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     raw = torch.arange(count * dtype.itemsize).mul(37).add(11)
     raw = (raw % (2 if dtype is torch.bool else 256)).to(torch.uint8)
@@ -170,14 +170,14 @@ def data():
 
 
 def large_data():
-    """Many elements: SETITEMS in batches, LONG_BINPUT, wide lengths."""
+    """Returns many elements: SETITEMS in batches, LONG_BINPUT, wide lengths."""
     return {"list": list(range(2500)),
             "dict": {str(i): i for i in range(1100)}, "text": "x" * 300,
             "tensor": torch.ones(1)}
 
 
 class Reduced:
-    """Pickles as the call that it was made with."""
+    """Pickled as the call that it was made with."""
 
     def __init__(self, *parts):
         self.parts = parts
@@ -237,7 +237,7 @@ def rezipped(written, method, folder="archive"):
 
 
 def by_file_order(names):
-    """The order of records of torch 1.6 to 2.6: keys as text."""
+    """Sorts records as torch 1.6 to 2.6 does: by keys as text."""
     keys = sorted(name for name in names if name.startswith("data/"))
     rest = [name for name in names if not name.startswith("data/")]
     return ["data.pkl", *(["byteorder"] if "byteorder" in rest else []), *keys,
@@ -255,7 +255,7 @@ OLD = {**NEW, "byteorder": None, ".data/serialization_id": None}
 
 
 def pointer_keys(written):
-    """Decimal addresses as keys, as in torch 1.4 and 1.5."""
+    """Replaces keys by decimal addresses, as in torch 1.4 and 1.5."""
     records = dict(records_of(written))
     key = b"X" + (1).to_bytes(4, "little") + b"0"
     pointer = b"94387226731232"
@@ -286,7 +286,7 @@ def scripted():
     module = Small()
     out = io.BytesIO()
     torch.jit.save(torch.jit.trace(module, torch.ones(1, 3)), out)
-    # In the order of the file: the module's own, then those of its parts.
+    # In the file's order: the module's own, then those of its submodules.
     return out.getvalue(), dict(module.named_buffers()) | dict(
         module.named_parameters())
 
@@ -349,7 +349,7 @@ def container_cases():
         yield Case(f"protocol_{protocol}",
                    saved(data() | base, pickle_protocol=protocol),
                    f"torch.save, pickle_protocol={protocol}")
-    # Protocol 0 has persistent ids as text: torch cannot load what it wrote.
+    # Protocol 0 stores persistent ids as text: torch cannot load its own file.
     yield Case("protocol_1_legacy", legacy(base, pickle_protocol=1),
                "torch.save, legacy, pickle_protocol=1")
     many = {f"t{i}": torch.full((2,), float(i)) for i in range(12)}

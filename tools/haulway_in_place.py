@@ -1,4 +1,5 @@
-"""A plug-in of pytest: Haulway in the place of safetensors and torch.load."""
+"""A pytest plugin that puts Haulway in the place of safetensors and
+torch.load."""
 
 import sys
 
@@ -10,7 +11,8 @@ _loads = haulway.torch.install(save=True)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Says that it was there to the end, which tools/host_suites.py looks for."""
+    """Prints that it was active to the end; tools/host_suites.py looks for the
+    line."""
     package = sys.modules["safetensors"]
     if package is haulway.safetensors or package.__name__.startswith("haulway"):
         terminalreporter.write_line(f"haulway in place: {_loads.counts}")

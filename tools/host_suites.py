@@ -1,10 +1,10 @@
-"""Passes the own tests of the programs that people run, with the packages that
-they know and with Haulway in these packages' place, and compares.
+"""Runs the test suites of programs with and without Haulway, and compares.
 
-scripts/test-hosts --suites runs it. The tests come from the source archives of
-the releases that are installed. Tests that fail without Haulway as well (most
-want a model of the hub) are counted, not compared. A line a program is printed;
-the exit code is 1 if any outcome differs.
+scripts/test-hosts --suites runs it. "With Haulway" means in place of the
+packages that the programs know. The tests come from the source archives of the
+installed releases. Tests that also fail without Haulway (most need a model from
+the hub) are counted, not compared. One line per program is printed; the exit
+code is 1 if any outcome differs.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tarfile
 import xml.etree.ElementTree as ElementTree
 
 HERE = pathlib.Path(__file__).parent
-# A program, its tests that read or write files, and which of them (-k).
+# A program, its tests that read or write files, and a selection (-k).
 SUITES = {
     "accelerate": (
         ["test_accelerator", "test_big_modeling", "test_modeling_utils",
@@ -28,19 +28,19 @@ SUITES = {
         ["test_dduf", "test_hub_mixin_pytorch", "test_serialization"],
         None,
     ),
-    # Its other tests want models of the hub.
+    # Its other tests need models from the hub.
     "peft": (
         ["test_bufferdict", "test_custom_models"],
         "save_pretrained or (load and not unload)",
     ),
 }
 
-# What pytest's report has of a test that did not pass.
+# Entries in pytest's report for a test that did not pass.
 MARKS = ("failure", "error", "skipped")
 
 
 def archive(name, folder):
-    """The unpacked source archive of the installed release."""
+    """Downloads and unpacks the source archive of the installed release."""
     version = importlib.metadata.version(name)
     unpacked = folder / f"{name}-{version}"
     if not unpacked.exists():
@@ -52,13 +52,13 @@ def archive(name, folder):
         )
         with tarfile.open(folder / f"{name}-{version}.tar.gz") as files:
             files.extractall(folder, filter="data")
-    # Tests import from one another, as members of a package.
+    # Tests import one another as members of a package.
     (unpacked / "tests" / "__init__.py").touch()
     return unpacked
 
 
 def outcomes(source, tests, chosen, plugin, report):
-    """The outcome of each test by its name, and how long all took."""
+    """Returns the outcome of each test by name, and the total time."""
     command = [
         sys.executable, "-m", "pytest", "-q", "--no-header", "-o", "addopts=",
         "-p", "no:cacheprovider", f"--junit-xml={report}",
@@ -87,7 +87,8 @@ def outcomes(source, tests, chosen, plugin, report):
 
 
 def compared(name, folder):
-    """Prints what one program's tests say; the number of tests that differ."""
+    """Prints the results of one program's tests; returns how many tests
+    differ."""
     tests, chosen = SUITES[name]
     source = archive(name, folder)
     theirs, before = outcomes(source, tests, chosen, False, folder / f"{name}.xml")

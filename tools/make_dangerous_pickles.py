@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes testdata/dangerous_pickles/: pickles that would run code.
 
-Should one be run after all, it makes an empty file named haulway-was-here in
-the current folder and nothing else. manifest.tsv has a line for each: file,
-whether Python's own unpickler runs it (`live`) or it only breaks a rule
-(`dead`), the code that loading it gives, and part of the message.
+If one is run after all, it makes an empty file named haulway-was-here in the
+current folder and nothing else. manifest.tsv has a line for each: file, whether
+Python's own unpickler runs it (`live`) or it only breaks a rule (`dead`), the
+code with which loading fails, and part of the message.
 
     tools/make_dangerous_pickles.py
 """
@@ -60,14 +60,14 @@ OS = call("builtins:__import__", "os")
 EMPTY_DICT = b"}"
 TENSOR = name("torch:FloatTensor") + b")R"
 
-# Real files hide the call among data.
+# Real malicious files hide the call among data.
 HIDDEN = (
     b"}(" + text("weights") + b"](K\1K\2e" + text("hook") + RUN
     + text("epoch") + b"K\3u"
 )
 
 LIVE = {
-    # A function called outright.
+    # A direct function call.
     "os_system": ("posix.system", RUN),
     "hidden_in_a_dict": ("posix.system", HIDDEN),
     "eval": ("builtins.eval", call("builtins:eval", CODE)),
@@ -86,7 +86,7 @@ LIVE = {
     "runpy": (
         "runpy._run_code", name("runpy:_run_code")
         + args(call("builtins:compile", CODE, "x", "exec"), EMPTY_DICT) + b"R"),
-    # As the setup, which runs once, not a million times.
+    # In the setup code, which runs once, not a million times.
     "timeit": ("timeit.timeit", call("timeit:timeit", "pass", CODE)),
     "profile": ("cProfile.run", call("cProfile:run", CODE)),
     "bdb": (
@@ -95,7 +95,7 @@ LIVE = {
     "numpy_runstring": (
         "numpy.testing._private.utils.runstring",
         call("numpy.testing._private.utils:runstring", CODE, EMPTY_DICT)),
-    # Reached by way of another object.
+    # Reached through another object.
     "getattr_chain": (
         "builtins.getattr",
         name("builtins:getattr") + args(OS, "system") + b"R"
@@ -195,7 +195,7 @@ LIVE = {
         "posix.system", f"cposix\nsystem\n(S'{SHELL}'\ntR".encode()),
     "put_by_text": (
         "posix.system", f"cposix\nsystem\np7\n0g7\n(V{SHELL}\ntR".encode()),
-    # What runs before the stream breaks: scanners that give up saw nothing.
+    # Runs before the stream breaks: scanners that give up saw nothing.
     "then_broken": ("posix.system", RUN + b"\xff"),
     "then_cut": ("posix.system", RUN + b"X\xff\xff"),
     "then_underflow": ("posix.system", RUN + b"000"),
@@ -235,7 +235,7 @@ DEAD = {
     "frame_past_the_end": (
         "kTruncated", "FRAME", b"\x95\xff\xff\xff\xff\xff\xff\xff\x7fN"),
 }
-# The stream is not finished by STOP.
+# The stream does not end with STOP.
 WITHOUT_STOP = {"then_cut", "text_too_long", "text_far_too_long"}
 
 

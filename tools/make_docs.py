@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Makes what documents say of programs, or checks that it is so.
+"""Writes the parts of documents that come from programs, or checks them.
 
     tools/make_docs.py HAULWAY [--check]
 
-HAULWAY is the command in a build tree that has the extension, too.
+HAULWAY is the command in a build tree that also has the extension.
 
 docs/cli.md is made from the help of the command. Options and groups of options
-that several verbs share, word for word, are printed once; the chapter of a verb
-has what is left of `haulway VERB --help`, and the names of its shared options.
-The fields of --json are those of the library's tables (haulway/fields.h).
+that several verbs share word for word are printed once; the chapter of a verb
+has the rest of `haulway VERB --help`, and the names of its shared options. The
+fields of --json come from the library's tables (haulway/fields.h).
 
-In docs/cpp.md and docs/c.md, a block of code that follows a line `<!-- FILE -->`
-is that file's code, from its first line that is neither comment nor empty on;
-after `<!-- FILE NAME -->` it is the definition of the function NAME alone. The
-files are programs of examples/, which the tests run.
+In docs/cpp.md and docs/c.md, a code block that follows a line `<!-- FILE -->`
+is that file's code without the comment at its head; after `<!-- FILE NAME -->`
+it is the definition of the function NAME alone. The files are programs of
+examples/, which the tests run.
 
-What docs/loading.md, docs/saving.md and the package's stub say of each option is
-made of its row in python/haulway/_options.py.
+The descriptions of options in docs/loading.md, docs/saving.md and the package's
+stub are made from the rows in python/haulway/_options.py.
 """
 
 import collections
@@ -28,7 +28,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-import haulway  # noqa: E402 - of this folder alone, with the built extension.
+import haulway  # noqa: E402 - from this folder alone, with the built extension.
 
 haulway.__path__ += [
     str(pathlib.Path(binary).resolve().parents[1] / "python")
@@ -69,7 +69,7 @@ def help_of(binary, *verb):
     ).stdout.strip()
 
 
-# An option with the lines that continue it, and a group of options.
+# An option with its continuation lines, and a group of options.
 OPTION = re.compile(r"^  -\S.*\n(?:   .*\n)*", re.MULTILINE)
 GROUP = re.compile(
     r"^\[Option Group: .*\n(?:   \n|  \S.*\n|    .*\n)*", re.MULTILINE
@@ -78,7 +78,7 @@ SHARED_BY = 3
 
 
 def name_of(part):
-    """`--json` of an option, "Key" of a group."""
+    """Returns the name: `--json` for an option, "Key" for a group."""
     group = re.match(r"\[Option Group: (.*)\]", part)
     return group[1] if group else f"`{re.search(r'--[a-z-]+', part)[0]}`"
 
@@ -136,7 +136,7 @@ def with_examples(text):
 
 
 def with_rows(text, head, rows):
-    """A page, with the rows of the table of that head."""
+    """Returns a page with new rows in the table that has this head."""
     made = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     assert head in text
     return re.sub(rf"(?<={re.escape(head)})(\|.*\n)*", lambda _: made, text)
@@ -164,7 +164,7 @@ def with_writing(text):
     ])
 
 
-# The classes of the keywords of calls that write.
+# Classes of keywords, by the call that writes.
 _OF_CALLS = {
     "SavingOptions": "save",
     "ConvertingOptions": "convert",
@@ -178,7 +178,7 @@ _OF_CALLS = {
 }
 
 
-# And of those that write one format: the call, and a format that has them.
+# The same for one format: the call, and a format with these keywords.
 _OF_FORMATS = {
     "_SavingTorch": ("save", "torch"),
     "_SavingTensors": ("save", "safetensors"),
@@ -192,14 +192,15 @@ _OF_FORMATS = {
 
 
 def written_formats():
-    """The names of the formats that are written, by the name of their type."""
+    """Returns the names of the writable formats, by the name of their type."""
     names = []
     for format in haulway.formats():
         try:
             names.append(_haulway.format_to_write_by_name(format.name))
         except haulway.UnsupportedError:
             pass
-    # torch's and Tensorizer's hold any object. Files of NumPy have no metadata.
+    # torch's and Tensorizer's formats hold any object. NumPy's files have no
+    # metadata.
     arrays = [name for name in names if name in ("npy", "npz")]
     tensors = [name for name in names if name not in ("torch", *arrays)]
     by_name = [name for name in tensors if name != "tensorizer"]
@@ -208,7 +209,7 @@ def written_formats():
 
 
 def with_types(stub):
-    """The stub, with the formats, and the options of each class of them."""
+    """Returns the stub with the formats, and the options of each class."""
     for name, formats in written_formats().items():
         listed = ", ".join(f'"{format}"' for format in formats)
         stub = re.sub(rf"(?<=\n{name}: TypeAlias = ).*", f"Literal[{listed}]", stub)
@@ -238,7 +239,7 @@ def with_types(stub):
         }
     classes["TogetherOptions"] = {
         word: (option.check.types, True) for word, option in table.READING.items()
-        if word not in ("stats", "timeout")  # In the signature.
+        if word not in ("stats", "timeout")  # These are in the signature.
     }
     classes["_ConfigWords"] = {}
     for section, options in table.SECTIONS.items():

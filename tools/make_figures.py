@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Makes the tables of figures in docs/ and README.md from bench/results/.
 
-    tools/make_figures.py            writes them anew
-    tools/make_figures.py --check    fails if a page says something else
+    tools/make_figures.py            rewrites them
+    tools/make_figures.py --check    fails if a page differs
 
 A page has a place for each record: a line `<!-- NAME: figures -->`, and a line
 `<!-- NAME: end -->`. docs/figures.md has the records themselves, as
 `scripts/bench NAME --record` wrote them. docs/performance.md has the tables of
-bench/results/summary.json: for each row of these, which contenders of which
-records are compared. Every ratio and share there is made from the records.
-README.md has the rows that say "readme", without the last column.
+bench/results/summary.json: each row names the contenders and records to
+compare. Every ratio and share there is computed from the records. README.md has
+the rows marked "readme", without the last column.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SUMMARY = RESULTS / "summary.json"
 
 
 def record_lines(name):
-    """A record in Markdown."""
+    """Returns a record in Markdown."""
     if not (RESULTS / f"{name}.json").exists():
         yield (f"Not recorded yet: `scripts/bench {name} --record` on a machine "
                "with nothing else running writes the figures.")
@@ -39,18 +39,18 @@ def record_lines(name):
 
 
 class Part:
-    """One comparison of a row of the summary: a case of a record."""
+    """One comparison of a summary row: a case of a record."""
 
     def __init__(self, words):
         self.words = words
-        self.rows = {}  # Contender -> cells by column.
+        self.rows = {}  # From contender to cells by column.
         for table in load(words["record"])["tables"]:
             for row in table["rows"]:
                 named = dict(zip(table["columns"], row, strict=True))
                 if "contender" in named:
                     if words["case"] in (table.get("title"), named.get("case")):
                         self.rows[named["contender"]] = named
-                elif row[0] == words["case"]:  # Contenders are columns.
+                elif row[0] == words["case"]:  # The contenders are columns.
                     self.rows |= {title: {words["column"]: value}
                                   for title, value in named.items()}
         self.ours = self.value(words["ours"])
@@ -67,11 +67,11 @@ class Part:
         return (cell[1] if least else middle(cell)) / self.words.get("per", 1)
 
     def ratio(self, contender):
-        """The time of `contender` divided by ours."""
+        """Returns the time of `contender` divided by ours."""
         recorded = self.row(contender).get(RATIO)
         is_base = next(iter(self.rows)) == self.words["ours"]
         if is_base and recorded is not None:
-            return middle(recorded)  # Of times of the same round.
+            return middle(recorded)  # Formed from times of the same round.
         return self.value(contender) / self.ours
 
 
@@ -96,7 +96,7 @@ def peer_text(parts, unit):
 
 
 def summary_row(row, unit):
-    """A row of the summary as texts: what, ours, the peer, ratio, share."""
+    """Returns a summary row as texts: what, ours, the peer, ratio, share."""
     parts = [Part({"column": "ms", "ours": "haulway", **row, **words})
              for words in row["of"]]
     ours = "; ".join(short(part.ours) for part in parts)
@@ -110,7 +110,7 @@ def summary_row(row, unit):
 
 
 def summary_table(name):
-    """The columns and rows of a table of the summary."""
+    """Returns the columns and rows of a table of the summary."""
     table = json.loads(SUMMARY.read_text())[name]
     return table["columns"], table["rows"]
 
@@ -120,14 +120,14 @@ def texts(rows):
 
 
 def summary_lines(name):
-    """A table of the summary in Markdown."""
+    """Returns a table of the summary in Markdown."""
     columns, rows = summary_table(name)
     yield from lines_of(columns, texts(rows))
     yield ""
 
 
 def readme_lines(name):
-    """What README.md shows of that table."""
+    """Returns README.md's part of that table."""
     columns, rows = summary_table(name)
     rows = texts(row for row in rows if row.get("readme"))
     yield from lines_of(columns[:-1], [row[:-1] for row in rows])
@@ -135,7 +135,7 @@ def readme_lines(name):
 
 
 def make(page, lines):
-    """The text of a page with its tables."""
+    """Returns the text of a page with its tables."""
 
     def place(match):
         return "\n".join([match[1], *lines(match[2]), match[3]])

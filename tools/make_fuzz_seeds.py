@@ -3,14 +3,14 @@
 
 Every small file of TESTDATA, unpacked if it ends in .gz, seeds zip_fuzz and
 torch_fuzz; its pickles seed pickle_fuzz, and the cases of
-safetensors/verdicts.tsv the two of safetensors. An archive, a few pickles and the
-indices of sharded models are made here, as are GGUF, npy and npz files, so that
-there is a seed of each kind in any case. Tensorizer files have the unused part
-of their index cut out, and seed tensorizer_fuzz too, those in segments
-tensorizer_segments_fuzz, in blocks of 512 bytes; their indices, headers and
-crypt blocks seed the fuzzers of these. Authentication records are made here,
-as are manifests, metadata of distributed checkpoints, texts for scan_fuzz, and
-answers of S3 and Redis. All files seed salvage_fuzz, whole and cut.
+safetensors/verdicts.tsv seed the two fuzzers of safetensors. An archive, a few
+pickles, indices of sharded models, and GGUF, npy and npz files are made here,
+so that there is always a seed of each kind. Tensorizer files lose the unused
+part of their index and seed tensorizer_fuzz, too; those in segments seed
+tensorizer_segments_fuzz, in blocks of 512 bytes. Their indices, headers and
+crypt blocks seed the fuzzers of these parts. Authentication records, manifests,
+metadata of distributed checkpoints, texts for scan_fuzz, and answers of S3 and
+Redis are made here. All files seed salvage_fuzz, whole and truncated.
 """
 
 import gzip
@@ -27,8 +27,8 @@ import zipfile
 import zlib
 
 LARGEST = 64 << 10
-INDEX = 73  # Of a tensorizer file: where its index starts,
-RESERVED = 262144  # and how long released writers make it.
+INDEX = 73  # Of a tensorizer file: the offset of the index,
+RESERVED = 262144  # and its length in files of released writers.
 
 
 def samples(testdata):
@@ -45,7 +45,7 @@ def samples(testdata):
 
 
 def without_slack(data):
-    """A tensorizer file with an index as short as it can be."""
+    """Returns a tensorizer file with the shortest possible index."""
     if data[65:INDEX] != struct.pack("<Q", RESERVED):
         return data
     data = bytearray(data)
@@ -73,14 +73,15 @@ def without_slack(data):
 
 
 def in_small_blocks(data):
-    """A tensorizer file in segments with blocks of 512 bytes, not 4096."""
+    """Returns a tensorizer file in segments with blocks of 512 bytes, not
+    4096."""
     length = struct.unpack_from("<Q", data, 65)[0]
     at, entries, place, body = 75, [], 512, b""
     while at < 73 + length - 4:
         tag, size = struct.unpack_from("<BH", data, at)
         entries.append((tag, data[at + 3 : at + 3 + size]))
         at += 3 + size
-    # The data last, since it may hold the others.
+    # Data last, since it may contain the others.
     for tag, fields in sorted(entries, key=lambda entry: entry[0] == 3):
         if len(fields) == 28:
             start, _, used, crc = struct.unpack("<QQQI", fields)
@@ -105,7 +106,7 @@ def is_segments(data):
 
 
 def tensorizer_parts(data):
-    """What the fuzzers of parts take, by their names, of a file like that."""
+    """Yields inputs of the fuzzers of parts, by fuzzer, from such a file."""
     if is_segments(data):
         return
     version, flags = data[5], data[9]
@@ -142,14 +143,14 @@ def pickles_of(data):
                 if name.endswith(".pkl"):
                     yield archive.read(name)
     except Exception:
-        # Hostile samples break Python's reader in many ways; those that are
-        # pickles, or hold them, are whole files then.
+        # Hostile samples break Python's reader in many ways; if they are
+        # pickles, or contain them, use the whole file.
         if data[:1] == b"\x80":
             yield data
 
 
 def safetensors_of(table):
-    """The files that verdicts.tsv describes."""
+    """Yields the files that verdicts.tsv describes."""
     code = re.compile(rb"<(?:(\d+)\*([^>])|([0-9a-f]{2}))>")
 
     def expand(match):
@@ -170,7 +171,8 @@ def safetensors_of(table):
 
 
 def indices():
-    """Indices of sharded models, right and wrong, over files of "a" and "b"."""
+    """Yields indices of sharded models, valid and invalid, over files "a" and
+    "b"."""
     right = '{"metadata":{"total_size":8},"weight_map":{"a":"m-1","b":"m-1"}}'
     yield right.encode()
     yield right.replace("8", "8.0").encode()
@@ -184,7 +186,8 @@ def indices():
 
 
 def shared_images():
-    """Indices of shared memory, behind 16 bytes of storages, and a whole one."""
+    """Yields indices of shared memory after 16 bytes of storages, and a
+    complete image."""
     header = json.dumps(
         {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}
     ).encode()
@@ -220,7 +223,8 @@ def shared_images():
 
 
 def authentication_records():
-    """A number of tensors, a bit to change, and a record for so many."""
+    """Yields a number of tensors, a bit to change, and a record for that
+    number."""
     derivation = struct.pack("<QHHQQiH", 42, 1, 1, 1, 8192, 2, 16) + bytes(16)
     for count in (0, 1, 3, 255):
         for block in (struct.pack("<H", 0), struct.pack("<H", 1) + derivation):
@@ -233,7 +237,7 @@ def authentication_records():
 
 
 def made():
-    """An archive by an ordinary tool, and pickles of every protocol."""
+    """Yields an archive of an ordinary tool, and pickles of every protocol."""
     value = {"a": [1, 2.5, None, True], "b": (b"x", "y", {3}, 1 << 70)}
     pickles = [pickle.dumps(value, protocol) for protocol in range(6)]
     file = io.BytesIO()
@@ -283,7 +287,7 @@ def gguf_files():
 
 
 def arrays():
-    """npy files, and npz files of them."""
+    """Yields npy files, and npz files of them."""
     made = {}
     for name, descr, shape, data, version, order in (
         ("a", "'<f4'", "(2, 3)", bytes(24), 1, False),
@@ -307,7 +311,8 @@ def arrays():
 
 
 def texts():
-    """Texts that scan must follow, each under every name of scan_fuzz."""
+    """Yields texts that scan must analyse, each under every name of
+    scan_fuzz."""
     for text in (
         '{"a": [1, {"chat_template": "{{ x[\'y\'] }}"}]}\n{"b": NaN}\n',
         "%TAG ! tag:x\n---\na: !!python/name:x [!<y%20z> 1]\n",
@@ -319,7 +324,7 @@ def texts():
 
 
 def cut(files):
-    """What is left of files, at some of their bytes."""
+    """Yields files truncated at some of their bytes."""
     for data in files:
         for share in (0.3, 0.6, 0.9):
             yield data[: int(len(data) * share)]
@@ -349,8 +354,8 @@ def replies_of_redis():
 
 
 def directories():
-    """Metadata of distributed checkpoints, of one process and of four ranks, with
-    stand-ins for torch, which need not be installed."""
+    """Yields metadata of distributed checkpoints, of one process and of four
+    ranks, made with stand-ins for torch, which need not be installed."""
     checkpoint = "torch.distributed.checkpoint"
 
     def stand_in(module, name, base=object, **members):

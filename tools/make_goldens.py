@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes testdata/golden/: small checkpoints, and what is in each.
+"""Writes testdata/golden/: small checkpoints, and their content.
 
-Every NAME.pt (or NAME.pt.gz, where that is smaller) has a NAME.json with what
-PyTorch finds in it: one line for each tensor, so that a test needs neither
-PyTorch nor a JSON parser. The facts come from torch.load and the bytes of its
-storages, never from Haulway. Run with PyTorch 2.13.
+Every NAME.pt (or NAME.pt.gz, if that is smaller) has a NAME.json with the
+content that PyTorch reads: one line for each tensor, so that a test needs
+neither PyTorch nor a JSON parser. The facts come from torch.load and the bytes
+of its storages, never from Haulway. Run with PyTorch 2.13.
 
     tools/make_goldens.py [FOLDER]
 """
@@ -51,7 +51,8 @@ COMPRESSED = {
 
 
 def load_file(data, **settings):
-    """torch.load() of a real file: of nothing else it takes a tar."""
+    """Calls torch.load() on a real file: it accepts tars from no other
+    source."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
@@ -59,9 +60,10 @@ def load_file(data, **settings):
 
 
 def loaded_with_keys(data, encoding):
-    """What torch.load makes, and the key of each storage by its address.
+    """Returns the object of torch.load, and the key of each storage by its
+    address.
 
-    Runs the whole unpickler: for files that this very tool made only.
+    Runs the whole unpickler: only for files that this tool made.
     """
     keys = {}
     alive = []
@@ -92,7 +94,7 @@ def loaded_with_keys(data, encoding):
 
 
 def dense_bytes(storage, dtype, shape, strides, offset):
-    """The elements in row-major order, as they are stored."""
+    """Returns the elements in row-major order, as stored."""
     item = dtype.itemsize
     if 0 in shape:
         return b""
@@ -120,7 +122,7 @@ class Lister:
     @staticmethod
     def component(key):
         if isinstance(key, str):
-            # As base/text.h's Escape(): control bytes and backslashes.
+            # As Escape() in base/text.h: control bytes and backslashes.
             return "".join(
                 "".join(f"\\x{b:02x}" for b in c.encode())
                 if ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0
@@ -204,7 +206,7 @@ class Lister:
             line["sha256"] = hashlib.sha256(data).hexdigest()
             key = self.keys.get(storage._cdata)
             if key is not None and len(key) < 8:
-                line["key"] = key  # Longer ones are addresses.
+                line["key"] = key  # Longer keys are addresses.
         self.tensors.append(line)
 
     def add_tensor(self, tensor, path):
@@ -227,7 +229,7 @@ class Lister:
 
 
 def torch_says(data, encoding):
-    """"loads", or why torch.load(weights_only=True) does not."""
+    """Returns "loads", or why torch.load(weights_only=True) fails."""
     try:
         load_file(data, weights_only=True, encoding=encoding)
     except Exception as error:
@@ -269,7 +271,7 @@ def container_facts(data):
 
 
 def described(case):
-    """The lines of the JSON file of a case."""
+    """Returns the lines of a case's JSON file."""
     data = case.data
     if case.expected is not None:
         made, keys, alive = case.expected, {}, []
@@ -312,7 +314,7 @@ def write(folder, case):
 
 
 def write_readme(folder):
-    """A table of every file, from the JSON files."""
+    """Writes a table of all files from the JSON files."""
     rows = []
     for path in sorted(folder.glob("*.json")):
         facts = json.loads(path.read_text())

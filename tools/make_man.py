@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes manual pages of what the command's --help prints.
+"""Makes manual pages from the output of the command's --help.
 
     tools/make_man.py HAULWAY FOLDER
 
@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-# A line that gives an option or a verb, and what it is for.
+# A line with an option or a verb, and its description.
 ENTRY = re.compile(r"^ {2,}(\S.*?)(?: {2,}(\S.*))?$")
 NAMES = {"Positionals": "ARGUMENTS"}
 
@@ -22,19 +22,19 @@ def help_of(binary, *verb):
 
 
 def escaped(text):
-    """Text for roff: nothing in it is a request."""
+    """Escapes a text for roff, so that nothing in it is a request."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     return "\\&" + text if text.startswith(".") else text
 
 
 def sections_of(text):
-    """The parts of a help text: [(heading, lines)], the first without one."""
+    """Splits a help text: [(heading, lines)]; the first part has no heading."""
     parts = [("", [])]
     for line in text.splitlines():
         if heading := re.match(r"^\s*\[?(?:Option Group: )?([A-Z][A-Za-z ]*)(\]|:)$",
                                line):
             if heading[2] == ":" and line.startswith(" "):
-                continue  # "Options:" inside of a group.
+                continue  # "Options:" within a group.
             parts.append((NAMES.get(heading[1], heading[1].upper()), []))
         else:
             parts[-1][1].append(line)
@@ -42,7 +42,7 @@ def sections_of(text):
 
 
 def entries_of(lines):
-    """Options with what they are for, which may stand on the next line."""
+    """Yields options with their descriptions, which may be on the next line."""
     entries, notes = [], []
     for line in lines:
         found = ENTRY.match(line)
@@ -59,7 +59,7 @@ def entries_of(lines):
 
 
 def page_of(binary, version, verb=None):
-    """One manual page, as the text of a file."""
+    """Returns the text of one manual page."""
     text = help_of(binary, *([verb] if verb else []))
     name = f"haulway-{verb}" if verb else "haulway"
     first, *rest = sections_of(text)
@@ -72,7 +72,7 @@ def page_of(binary, version, verb=None):
     footer = []
     for number, (heading, lines) in enumerate(rest):
         if number == len(rest) - 1:
-            # After the last empty line stand the examples or the exit codes.
+            # After the last empty line are the examples or the exit codes.
             while lines and not lines[0].startswith(" "):
                 footer.append(lines.pop(0))
             blank = max((at for at, line in enumerate(lines) if not line.strip()),

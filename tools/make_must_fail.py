@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Writes testdata/must_fail/: files that must be refused, and the manifest.
 
-Each file breaks one rule of docs/formats/torch.md, or is one of the known ways
-in which a loader and a scanner can be made to see different things. They are
-built field by field here, so that every field can be wrong. manifest.tsv has a
-line for each: file, rule, the code that opening or verifying it must give, and
-part of the message.
+Each file breaks one rule of docs/formats/torch.md, or uses a known way to make
+a loader and a scanner see different things. They are built field by field here,
+so that every field can be wrong. manifest.tsv has a line for each: file, rule,
+the code with which opening or verifying must fail, and part of the message.
 """
 
 import pathlib
@@ -28,14 +27,14 @@ class Record:
         self.crc = zlib.crc32(data)
         self.flags = 0x0808 if data else 0x0800
         self.size = len(data)
-        self.csize = None  # len(stored)
+        self.csize = None  # Default: len(stored)
         self.local_name = None
         self.local_method = None
         self.local_flags = None
         self.local_crc = 0
         self.local_size = 0
         self.extra_pad = 0  # More padding than torch would write.
-        self.descriptor = None  # Bytes in its place.
+        self.descriptor = None  # Bytes to write in its place.
         self.central_extra = b""
         self.attributes = 0
         self.offset_lie = 0
@@ -190,7 +189,7 @@ def archive(change_records=None, change=None, **settings):
 
 
 def on(name, **fields):
-    """Sets fields of one record."""
+    """Returns a function that sets fields of one record."""
     def change(by_name, _):
         for field, value in fields.items():
             setattr(by_name[name], field, value)
@@ -205,8 +204,8 @@ def whole(**fields):
 
 
 def enlarged(by_name, _):
-    # Its extra field is longer, and the descriptor's bytes make up for it in
-    # the next gap: the chain holds, the offset does not.
+    # Its extra field is longer, and the descriptor's bytes compensate for it in
+    # the next gap: the chain is intact, the offset is wrong.
     r = by_name["data/0"]
     r.extra_pad = 16
     r.descriptor = b""
@@ -228,7 +227,7 @@ def deflated_bomb(by_name, _):
 
 
 def second_end():
-    """The comment of the end record is an end record too."""
+    """The comment of the end record is itself an end record."""
     made = archive()
     return made[:-2] + struct.pack("<H", 22) + made[-22:]
 
@@ -409,8 +408,8 @@ def main():
     for name, rule, code, message, data in CASES:
         (OUT / f"{name}.pt").write_bytes(data)
         lines.append(f"{name}.pt\t{rule}\t{code}\t{message}")
-    # The builder itself makes a file that is good: what fails, fails for its
-    # fault alone.
+    # Without a fault, the builder makes valid files: a bad file fails only
+    # because of its fault.
     (OUT / "good.pt").write_bytes(archive())
     (OUT / "good_legacy.pt").write_bytes(legacy())
     lines.append("good.pt\t-\tkOk\t")

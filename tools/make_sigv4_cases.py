@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints random requests with the signatures that botocore makes of them, for
-src/s3/sigv4_cases_test.cc: fields in hexadecimal, one request a line.
+"""Prints random requests with botocore's signatures for
+src/s3/sigv4_cases_test.cc: fields in hexadecimal, one request per line.
 
     tools/make_sigv4_cases.py 300 >testdata/sigv4_cases.txt
 """

@@ -3,16 +3,17 @@
 
     tools/make_site.py -o DIR [--sphinx PYTHON]
 
-PYTHON has what docs/site/requirements.txt names; this one can import haulway.
+PYTHON has the packages of docs/site/requirements.txt; the interpreter that runs
+this must be able to import haulway.
 """
 
 # Design: the pages of docs/ are copied into a temporary folder, docs/README.md as
-# index.md. Each chapter of that page is a chapter of the navigation, its links
-# are the pages in it; so a page that the list of documents lacks is an error.
-# Files outside of docs/ that pages link to come along in a folder "project",
-# and the links are changed accordingly. Pages of the reference are made beside
-# them: of Python by reference_pages.py, of the headers here. Then Sphinx runs,
-# and every warning of it (a link or an anchor that leads nowhere) is a failure.
+# index.md. Each chapter of that page is a chapter of the navigation, and its
+# links are the chapter's pages; so a page that the list of documents lacks is
+# an error. Files outside docs/ that pages link to are copied to a folder
+# "project", and the links are changed accordingly. Reference pages are added:
+# for Python by reference_pages.py, for the headers here. Then Sphinx runs, and
+# every warning (such as a broken link or anchor) is a failure.
 
 import argparse
 import pathlib
@@ -25,10 +26,10 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(?=[)#])")
-# A link whose text is the name of the page: the site shows the page's title.
+# A link whose text is the page's file name: the site shows the page's title.
 NAMED = re.compile(r"(?<!!)\[[\w/-]+\.md\](?=\([^)]*\.md[)#])")
 
-# A figure in a table stays with its unit, however narrow the column.
+# In a table, a figure must not be separated from its unit by a line break.
 UNIT = re.compile(r"(?m)(?<=[\d.]) (?=(?:ms|us|s|[KMG]iB|GB/s)\b[^\n]*\|$)")
 
 
@@ -38,7 +39,7 @@ def version():
 
 
 def staged(path):
-    """The place of a file of the repository in the folder of the pages."""
+    """Returns the place of a repository file in the folder of the pages."""
     if path == DOCS / "README.md":
         return pathlib.Path("index.md")
     if path.is_relative_to(DOCS):
@@ -47,7 +48,7 @@ def staged(path):
 
 
 def outside(text, page):
-    """Files outside of docs/ that a page links to."""
+    """Returns the files outside docs/ that a page links to."""
     for link in LINK.findall(text):
         target = (page.parent / link).resolve()
         if target.is_file() and not target.is_relative_to(DOCS):
@@ -55,12 +56,12 @@ def outside(text, page):
 
 
 def with_links(text, page):
-    """The text with its links as they are from the page's new place."""
+    """Returns the text with its links adapted to the page's new place."""
     def link(found):
         target = (page.parent / found[1]).resolve()
         if not target.exists():
             raise SystemExit(f"{page}: no {found[1]}")
-        if target.is_dir():  # The list of documents has its pages.
+        if target.is_dir():  # The list of documents names its pages.
             return "index.md"
         place = staged(target)
         here = staged(page).parent
@@ -71,7 +72,7 @@ def with_links(text, page):
 
 
 def navigation(text):
-    """(chapter, [page]) of the list of documents, each page once."""
+    """Returns (chapter, [page]) of the list of documents, each page once."""
     chapters, seen = [], set()
     for chapter in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         title, _, body = chapter.partition("\n")
@@ -90,7 +91,8 @@ def toctree(title, pages):
 
 
 def header_page(path):
-    """A page of a header: its first comment, then the header itself."""
+    """Returns the page of a header: its first comment, then the header
+    itself."""
     lines = path.read_text().splitlines()
     about = []
     for line in lines:
@@ -106,7 +108,7 @@ def header_page(path):
 
 
 def headers(folder):
-    """Writes the pages of the headers; the name of their list."""
+    """Writes the pages of the headers; returns the name of their list."""
     folder.mkdir(parents=True)
     paths = sorted((ROOT / "include/haulway").glob("*.h"))
     rows = []
@@ -126,7 +128,7 @@ def headers(folder):
 
 
 def lay_out(folder):
-    """Copies the pages into `folder`, and makes those of the reference."""
+    """Copies the pages into `folder`, and adds the reference pages."""
     import reference_pages
 
     text = (DOCS / "README.md").read_text()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the good checkpoints in testdata/, with PyTorch 2.13.
+"""Writes the valid checkpoints in testdata/, with PyTorch 2.13.
 
 small.pt, which scripts/quickstart shows, is a training checkpoint of a small
 language model: tied weights, an optimizer, and tensors of several types.
-golden/tied*.pt are small enough to flip every bit of.
+golden/tied*.pt are small enough to flip every bit of them.
 """
 
 import pathlib

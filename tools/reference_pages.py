@@ -1,8 +1,8 @@
-"""The pages of the Python reference, of the stubs and the docstrings."""
+"""Makes the pages of the Python reference from the stubs and the docstrings."""
 
-# Design: a stub says which names a module shows, with which signatures; the
-# docstring comes from the object itself, which is imported for that. A module
-# that cannot be imported here, for want of its host, is left out, and said so.
+# Design: a stub defines the public names of a module and their signatures. The
+# docstring is read from the imported object. A module that cannot be imported
+# here, because its host package is missing, is left out with a message.
 
 import ast
 import contextlib
@@ -15,7 +15,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "python/haulway"
 
 
 def modules():
-    """(name, stub) of every module that has a stub."""
+    """Yields (name, stub) of every module that has a stub."""
     for stub in sorted(PACKAGE.rglob("*.pyi")):
         parts = stub.relative_to(PACKAGE.parent).with_suffix("").parts
         if parts[-1] == "__init__":
@@ -25,8 +25,8 @@ def modules():
 
 
 def declarations(body):
-    """{name: [node]} of the functions and classes in a body, with those of
-    its conditions."""
+    """Returns {name: [node]} of the functions and classes in a body, including
+    those in its conditions."""
     found = {}
     for node in body:
         if isinstance(node, ast.If):
@@ -44,7 +44,7 @@ def decorators(node):
 
 
 def signature(node, method):
-    """A function's parameters and result, as its stub has them."""
+    """Returns a function's parameters and result as in its stub."""
     arguments = node.args
     kind = decorators(node)
     if method and "staticmethod" not in kind:
@@ -56,7 +56,7 @@ def signature(node, method):
 
 
 def plain(annotation):
-    """An annotation without the names that only the stub has."""
+    """Returns an annotation without names that only the stub has."""
     return re.sub(r"\b_(?=[A-Z]|torch\b)", "", annotation)
 
 
@@ -64,7 +64,7 @@ def docstring(thing):
     text = inspect.getdoc(thing) or ""
     if thing is None or isinstance(thing, (bool, int, str, tuple, list, dict)):
         return ""
-    # What a binding writes first is the signature.
+    # A binding's docstring begins with the signature.
     lines = text.splitlines()
     while lines and re.match(r"\w+\(.*\) ?(->.*)?$", lines[0]):
         del lines[0]
@@ -73,8 +73,8 @@ def docstring(thing):
 
 
 def as_markdown(text):
-    """A docstring's text: `name: meaning` begins an item of a list, with what
-    is indented below it; other indented lines are code."""
+    """Converts a docstring to Markdown: `name: meaning` begins a list item,
+    which includes the indented lines below; other indented lines are code."""
     lines, item = [], False
     for line in text.splitlines():
         begins = re.match(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (?=\S)", line)
@@ -94,7 +94,7 @@ def as_markdown(text):
 
 def escaped(lines):
     for line in lines:
-        # No markup is meant where a docstring has these letters.
+        # In docstrings these characters are not markup.
         yield line if line.startswith("    ") else re.sub(
             r"(?<![`\\\w])([*<_])", r"\\\1", line) if "`" not in line else line
 
@@ -135,7 +135,7 @@ def class_body(node, thing):
 
 
 def own_doc(thing):
-    """Whether a class has a docstring that none of its bases has given."""
+    """Returns whether a class has a docstring that it did not inherit."""
     return "__doc__" in vars(thing) and thing.__doc__
 
 
@@ -147,12 +147,13 @@ def class_signature(node):
 
 
 def module_page(name, stub):
-    """The page of a module, or None if nothing is declared in it."""
+    """Returns the page of a module, or None if the module declares nothing."""
     module = importlib.import_module(name)
     found = declarations(ast.parse(stub.read_text()).body)
     found = {each: nodes for each, nodes in found.items()
              if hasattr(module, each)}
-    # Of objects and of what the extension makes, the docstring is all there is.
+    # Objects, and names of the extension, are described by their docstring
+    # only.
     bare = [each for each in getattr(module, "__all__", ())
             if each not in found and each[0] != "_"
             and docstring(getattr(module, each, None))
@@ -178,7 +179,7 @@ def module_page(name, stub):
 
 
 def write(folder):
-    """Writes a page for each module; the name of their list."""
+    """Writes a page for each module; returns the name of their list."""
     folder.mkdir(parents=True)
     rows, names = [], []
     for name, stub in modules():

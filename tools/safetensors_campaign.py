@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tries to tell haulway.safetensors from the package, for longer than the tests.
+"""Compares haulway.safetensors with the package for longer than the tests.
 
-Files made by chance, most of them broken, are given to both as bytes and by
-name: verdict, words and tensors must be the same. So must what slices of
-tensors give whose indices are made by chance.
+Random files, most of them broken, are given to both as bytes and by name:
+result, message and tensors must be equal. Slices of tensors with random indices
+must also give equal results.
 
     scripts/safetensors-campaign --files 200000 --slices 50000
 """
@@ -20,7 +20,7 @@ import safetensors_chance
 
 
 def tried(what, disagreement, seeds, path):
-    """The number of seeds of which the two differ."""
+    """Returns the number of seeds for which the two differ."""
     wrong = 0
     for seed in seeds:
         found = disagreement(seed, path)

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Tries to show that `haulway scan` is wrong, for longer than the tests do.
 
-Streams of opcodes made by chance are given to both of Python's unpicklers:
-whatever one of them looks up, scan must list, in that order. Then every hostile
+Random streams of opcodes are given to both of Python's unpicklers: scan must
+list every name that one of them looks up, in that order. Then every hostile
 file of python/tests/scan_cases.py, scan_bypasses.py and scan_foreign.py, and
-the same files with bytes changed by chance, are given to the readers that scan
-answers for, in processes of their own: whatever runs code there must not be
-SAFE.
+the same files with random changes, are given to the readers that scan covers,
+in separate processes: a file that runs code there must not be SAFE.
 
     scripts/scan-campaign --streams 100000 --files 500
 
-With --harmless it says what scan_harmless.py's files are called, and why.
+With --harmless it prints the verdicts on scan_harmless.py's files, and the
+reasons.
 """
 
 import argparse
@@ -37,7 +37,8 @@ import scan_tricks
 
 
 def try_streams(first, count):
-    """The number of streams of which scan lists less than Python looks up."""
+    """Returns the number of streams of which scan lists fewer names than Python
+    looks up."""
     wrong = 0
     for seed in range(first, first + count):
         data = scan_cases.odd_pickle(seed)
@@ -50,7 +51,8 @@ def try_streams(first, count):
 
 
 def try_file(ground, name, data, readers):
-    """(whether it runs code in a reader, whether scan is wrong of it)."""
+    """Returns (whether it runs code in a reader, whether scan's verdict is
+    wrong)."""
     path = ground.path / "file"
     path.write_bytes(data)
     ran = ground.ran(path, readers)
@@ -75,8 +77,8 @@ def mutated(data, chance):
 
 
 def try_foreign(ground, count, seed):
-    """The number of files that run code by what they are or are called, as they
-    are and with bytes changed by chance, and yet are SAFE."""
+    """Returns the number of SAFE files that run code because of their type or
+    name, unchanged or with random changes."""
     rows = scan_foreign.rows()
     chance = random.Random(seed)
     ran = wrong = 0
@@ -125,7 +127,7 @@ def try_files(count, seed):
         data = scan_tricks.odd_file(seed + i)
         if chance.random() < 0.3:
             data = mutated(data, chance)
-        # What is not SAFE needs no reader.
+        # A file that is not SAFE need not be tried.
         if haulway.scan(data).safe:
             odd.append(try_file(ground, f"odd file {seed + i}", data,
                                 scan_readers.ON))
@@ -137,8 +139,8 @@ def try_files(count, seed):
 
 
 def show_harmless():
-    """The number of harmless files of which scan says something else than it
-    should; prints all that are not SAFE."""
+    """Returns the number of harmless files with a wrong verdict; prints all
+    that are not SAFE."""
     warnings.simplefilter("ignore")
     verdicts = collections.Counter()
     wrong = 0

@@ -23,12 +23,12 @@ MAKES = {
     "ring": lambda: ipc.SharedMemoryRingBuffer(1 << 19),
     "none": lambda: None,
 }
-# How likely each is, for every item or pass.
+# Probability of each event per item or pass.
 KILL, FAIL, BREAK, HOLD, ABANDON = 0.0005, 0.0005, 0.002, 0.05, 0.1
 
 
 class Source:
-    """Items that say what must be in them; fails and dies now and then."""
+    """Items with known content; fails and dies now and then."""
 
     def __init__(self, seed):
         self.chance = random.Random(seed)
@@ -86,7 +86,7 @@ def one_source(chance, counts):
 
 
 def memory_kib():
-    """What is in use, without what the C library keeps for later."""
+    """Returns the memory in use, without memory that the C library caches."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/status") as status:

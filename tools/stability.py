@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
 """Lists what docs/stability.md promises to keep, or checks that it is kept.
 
-    tools/stability.py HAULWAY            prints what the command HAULWAY, the stubs
+    tools/stability.py HAULWAY            prints what the command HAULWAY, the
+    stubs
                                           and the C header have today
-    tools/stability.py HAULWAY --check    fails if anything is gone that a release
-                                          had which promised to keep it
+    tools/stability.py HAULWAY --check    fails if anything is missing that a
+                                          release promised to keep
     tools/stability.py HAULWAY --write    writes the list of this version
 
-Each line is one promise, and a promise is kept as long as its line is printed:
-what is added adds lines, and what is changed or removed loses some. Parameters,
-options, fields and members are lines of their own for that reason. A file of
-testdata/stability/ is the list of one release; `scripts/release` writes no
-release whose list is not committed.
+Each line is one promise, which is kept as long as its line is printed: an
+addition adds lines, and a change or removal loses some. That is why parameters,
+options, fields and members have their own lines. A file of testdata/stability/
+is the list of one release; `scripts/release` makes no release whose list is not
+committed.
 
-Names of Python come from the stubs, which mypy's stubtest compares with the
+Python names come from the stubs, which mypy's stubtest compares with the
 package. Fields of --json and exit codes are those that EXAMPLES show. Not
-listed: the C++ headers (programs are compiled anew) and types of parameters.
+listed: the C++ headers (programs are recompiled) and types of parameters.
 """
 
 import argparse
@@ -34,8 +35,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 STUBS = ROOT / "python/haulway"
 LISTS = ROOT / "testdata/stability"
 
-# What the command is asked, in a folder with the files that main() makes, in this
-# order. Each shows the fields of --json and an exit code.
+# Arguments for the command, run in this order in a folder with the files that
+# main() makes. Each shows the fields of --json and an exit code.
 EXAMPLES = (
     "ls small.pt", "ls small.pt --tree", "ls small.pt --stats", "info small.pt",
     "info small.safetensors", "cat small.pt model.embedding.weight",
@@ -69,7 +70,7 @@ class Stubs:
                 inner = inner[:-1]
             if not any(part.startswith("_") for part in inner):
                 self.trees[".".join(inner)] = ast.parse(path.read_text())
-        # Classes that only describe options, by their names, which are unique.
+        # Classes that only describe options, by name; the names are unique.
         self.words = {
             node.name: node for tree in self.trees.values() for node in tree.body
             if isinstance(node, ast.ClassDef) and _is_for_checkers(node)}
@@ -95,7 +96,7 @@ class Stubs:
         own = f"{place}.{node.name}"
         yield f"class {own}"
         for base in node.bases:
-            # A base that begins with an underscore is a detail.
+            # A base with a leading underscore is a detail.
             if not ast.unparse(base).startswith("_"):
                 yield f"class {own} is a {ast.unparse(base)}"
         yield from self._members(own, node.body)
@@ -160,7 +161,7 @@ def _names_of(node):
 
 
 def options_of(command):
-    """Verbs, and the options of each."""
+    """Yields verbs, and the options of each."""
     for verb in ("", *make_man.verbs_of(make_man.help_of(command))):
         said = make_man.help_of(command, *([verb] if verb else []))
         yield f"verb {verb or '-'}"
@@ -169,7 +170,7 @@ def options_of(command):
 
 
 def fields_of(value, place=""):
-    """The fields of a JSON value, and what kind of value each has."""
+    """Yields the fields of a JSON value, and the type of each value."""
     kinds = {bool: "boolean", int: "number", float: "number", str: "string",
              list: "array", dict: "object"}
     if value is not None and place:
@@ -183,7 +184,7 @@ def fields_of(value, place=""):
 
 
 def make_files(command, folder):
-    """The files that EXAMPLES name."""
+    """Makes the files that EXAMPLES names."""
     small = ROOT / "testdata/small.pt"
     shutil.copy(small, folder)
     (folder / "cut.pt").write_bytes(small.read_bytes()[:-100])
@@ -199,7 +200,7 @@ def make_files(command, folder):
 
 
 def examples_of(command):
-    """What the examples show of exit codes and of --json."""
+    """Yields the exit codes and the --json fields of the examples."""
     with tempfile.TemporaryDirectory() as folder:
         make_files(command, pathlib.Path(folder))
         for example in EXAMPLES:
@@ -208,21 +209,21 @@ def examples_of(command):
             yield f"exit {done.returncode} of {example}"
             verb = example.split()[0] if done.returncode in (0, 1) else "error"
             for line in done.stdout.splitlines():
-                # Which arenas are in use on this machine is chance.
+                # The arenas in use on this machine vary.
                 yield from (f"json {verb} {one}" for one in fields_of(json.loads(line))
                             if verb != "arena" or "[]" not in one)
 
 
 def c_lines():
-    """The functions, types and constants of the C header, and the versions under
-    which programs are linked with the functions."""
+    """Yields the functions, types and constants of the C header, and the symbol
+    versions of the functions."""
     text = (ROOT / "include/haulway/haulway_c.h").read_text()
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     for found in re.findall(r"HAULWAY_C_EXPORT ([^;{}]*);", text):
         yield "c " + " ".join(found.split())
     for kind, body, name in re.findall(r"typedef (enum|struct) \w+ \{(.*?)\} (\w+);",
                                        text, re.DOTALL):
-        if kind == "struct":  # Where a member lies is part of the promise.
+        if kind == "struct":  # The order of members is part of the promise.
             yield f"c struct {name} {{ {' '.join(body.split())} }}"
         else:
             yield from (f"c {' '.join(one.split())}" for one in body.split(","))
@@ -234,15 +235,15 @@ def c_lines():
 
 
 def promises_of(command):
-    """All lines of today."""
+    """Returns all lines of today."""
     command = pathlib.Path(command).resolve()
     return sorted({*Stubs(STUBS).lines(), *options_of(command),
                    *examples_of(command), *c_lines()})
 
 
 def lists_that_hold(version):
-    """The lists of the releases that this version must keep: of the same MAJOR,
-    and while that is 0 of the same MINOR."""
+    """Returns the lists of the releases that this version must keep: those with
+    the same MAJOR version and, while that is 0, the same MINOR version."""
     def kept(text):
         parts = text.split(".")
         return parts[:2] if parts[0] == "0" else parts[:1]
@@ -252,7 +253,7 @@ def lists_that_hold(version):
 
 
 def broken(promises, version):
-    """The lines that are gone, each with the release that had it."""
+    """Yields the missing lines, each with the release that had it."""
     kept = set(promises)
     return [(path.stem, line) for path in lists_that_hold(version)
             for line in path.read_text().splitlines() if line not in kept]

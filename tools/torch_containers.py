@@ -1,7 +1,7 @@
 """Writes the containers of torch checkpoints, field by field.
 
-What torch itself no longer writes (old layouts, tar files, big-endian
-archives) is made here; docs/formats/torch.md has the formats.
+Makes forms that torch itself no longer writes (old layouts, tar files,
+big-endian archives); docs/formats/torch.md describes the formats.
 """
 
 import io
@@ -14,7 +14,7 @@ import zlib
 
 import torch
 
-# torch's name of an element type: bytes of an element, unit of a byte swap.
+# torch's name of an element type: (bytes of an element, unit of a byte swap).
 SWAP_UNITS = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
     "int64": 8, "int32": 4, "int16": 2,
@@ -24,7 +24,8 @@ SWAP_UNITS = {
 
 
 def archive(folder, records, alignment=64):
-    """A zip as torch's writer lays it out; `records` are (name, bytes)."""
+    """Returns a zip laid out as by torch's writer; `records` are (name,
+    bytes)."""
     out = bytearray()
     directory = bytearray()
     for name, data in records:
@@ -58,12 +59,12 @@ def archive(folder, records, alignment=64):
 
 
 def records_of(data):
-    """(name, bytes) of each record of an archive, in the file's order."""
+    """Yields (name, bytes) of each record of an archive, in file order."""
     with zipfile.ZipFile(io.BytesIO(data)) as opened:
         records = []
         for name in opened.namelist():
             with opened.open(name) as record:
-                record._expected_crc = None  # It may be switched off.
+                record._expected_crc = None  # Its CRC may be switched off.
                 records.append((name.split("/", 1)[1], record.read()))
         return records
 
@@ -75,7 +76,7 @@ def saved(made, **settings):
 
 
 def replaced(data, changes, folder="archive", order=None):
-    """An archive with records changed, dropped (None) and reordered."""
+    """Returns an archive with records changed, dropped (None) and reordered."""
     records = dict(records_of(data))
     records.update(changes)
     names = order(list(records)) if order else list(records)
@@ -92,7 +93,7 @@ def swapped(data, unit):
 
 
 def big_endian(data, dtypes):
-    """The archive as a big-endian machine writes it.
+    """Returns the archive as a big-endian machine writes it.
 
     dtypes: torch's name of the element type of each storage, by key.
     """
@@ -105,7 +106,7 @@ def big_endian(data, dtypes):
 
 
 def python2_strings(pkl):
-    """A pickle with its ASCII strings as Python 2 wrote a str."""
+    """Returns a pickle with its ASCII strings as Python 2 wrote a str."""
     opcodes = list(pickletools.genops(pkl))
     ends = [at for _, _, at in opcodes[1:]] + [len(pkl)]
     out = bytearray()
@@ -129,10 +130,10 @@ class _TarPickler(pickle.Pickler):
 
 
 def tar(made, storages, tensors, views=()):
-    """The container of torch up to 0.1.9.
+    """Returns the container of torch up to 0.1.9.
 
-    storages: (key, storage class, bytes, elements); tensors: (key, storage
-    key, tensor class, tensor); views: (key, root key, offset, elements).
+    storages: (key, storage class, bytes, elements); tensors: (key, storage key,
+    tensor class, tensor); views: (key, root key, offset, elements).
     """
     def member(*pickled_and_raw):
         return b"".join(

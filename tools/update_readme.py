@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes what the README's commands print into it, or checks that it is so.
+"""Writes the output of the README's commands into it, or checks it.
 
     tools/update_readme.py HAULWAY [--check]
 
-A fenced block that begins with `$ haulway ...` is followed by what that command
-prints. Figures that differ from run to run are left as they are. The block of
-C++ is the program that the installed library is tested with.
+A fenced block that begins with `$ haulway ...` continues with that command's
+output. Figures that differ from run to run are left unchanged. The C++ block is
+the program with which the installed library is tested.
 """
 
 import pathlib

@@ -1,9 +1,9 @@
-"""What an installed package must do on a system that has nothing else.
+"""Checks an installed package on a minimal system.
 
     python check_installed.py TESTDATA COMMAND FOLDER
 
-FOLDER holds ca.pem, server.pem (certificate and key of localhost). Runs in the
-bare root, with nothing but Python's own library.
+FOLDER holds ca.pem, server.pem (certificate and key of localhost). Runs in a
+minimal root with Python's standard library only.
 """
 
 import concurrent.futures
@@ -29,19 +29,19 @@ from haulway.ipc import (
     restore,
 )
 
-# Where distributions keep their certificates.
+# Where distributions store their certificates.
 PLACES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
           "/etc/ssl/ca-bundle.pem",
           "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem")
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves whole files, and the ranges of them that are asked for."""
+    """Serves whole files, and requested ranges of them."""
 
     def log_message(self, *_):
         pass
 
-    def do_GET(self):  # noqa: N802 - the name is the base class's.
+    def do_GET(self):  # noqa: N802 - the base class's name.
         if self.path.startswith("/bucket/") and not self.is_signed():
             return self.send_error(403)
         path = pathlib.Path(self.translate_path(self.path))
@@ -66,7 +66,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def do_PUT(self):  # noqa: N802
-        """Takes an object, as S3 does."""
+        """Accepts an object as S3 does."""
         data = self.rfile.read(int(self.headers["Content-Length"]))
         if not self.is_signed():
             return self.send_error(403)
@@ -77,7 +77,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         self.end_headers()
 
     def is_signed(self):
-        """Whether the request is signed as S3 wants it, by whatever key."""
+        """Returns whether the request has an S3 signature, by any key."""
         return self.headers.get("Authorization", "").startswith(
             "AWS4-HMAC-SHA256 Credential=key/")
 
@@ -95,8 +95,8 @@ def serve(folder, pem=None):
 
 
 def check_goldens(command, testdata, folder):
-    """Each golden is opened and loaded whole, and has the tensors that were saved;
-    those that another format can hold are saved in one and verified."""
+    """Opens and loads each golden, and compares its tensors with those saved.
+    Tensors that another format can hold are saved in one and verified."""
     count = saved = 0
     out = folder / "golden.safetensors"
     for path in sorted((testdata / "golden").glob("*.pt.gz")):
@@ -106,7 +106,8 @@ def check_goldens(command, testdata, folder):
         tensors = json.loads(described.read_text())["tensors"]
         with haulway.open(plain, framework=None) as checkpoint:
             assert sorted(checkpoint) == sorted(one["name"] for one in tensors), path
-        # A manifest has the bytes of a conjugate as it is seen, not as it is stored.
+        # A manifest has the bytes of a conjugate as it is read, not as it is
+        # stored.
         digests = {digest for _, _, digest in haulway.manifest(plain).values()}
         assert digests >= {one.get("sha256") for one in tensors
                            if not one.get("conj") and not one.get("neg")}, path
@@ -146,7 +147,8 @@ def check_network(testdata, certificates):
                               capture_output=True)
         return done.stderr.strip().splitlines()[-1] if done.returncode else None
 
-    # A bare system trusts nobody: it has no certificates, or an empty folder.
+    # A minimal system trusts nobody: it has no certificates, or an empty
+    # folder.
     assert "certificate" in fails_with(), fails_with()
     places = [pathlib.Path(place) for place in PLACES]
     kept = {place: place.read_bytes() for place in places if place.exists()}
@@ -187,7 +189,8 @@ def make_items():
 
 
 def check_arena():
-    """Items of a worker process are what it made, and lie in the arena."""
+    """Checks that a worker process's items are correct and are stored in the
+    arena."""
     arena = SharedMemoryArena(1 << 20, bytes_as="memoryview")
     steps = []
     with iterate_in_subprocess(make_items, arena=arena) as source:
@@ -237,7 +240,7 @@ def check_command(command, testdata):
     assert run("--version").stdout.split()[1] == haulway.__version__
     assert run("nonsense").returncode == 4
     assert run("verify", testdata / "nothing.pt").returncode == 2
-    # It ends as a program does when nobody reads what it says.
+    # It ends as a program does if nobody reads its output.
     read, write = os.pipe()
     os.close(read)
     code = subprocess.run([command, "ls", testdata / "small.pt"], stdout=write,

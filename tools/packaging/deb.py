@@ -1,7 +1,7 @@
-"""Makes the Debian packages, for the release of Debian that this runs on.
+"""Makes the Debian packages for the release of Debian on which this runs.
 
-CMake installs everything into one folder, whose files are dealt to packages by
-their paths. dpkg's own programs find out which libraries each needs and write
+CMake installs everything into one folder, and each file goes to a package by
+its path. dpkg's own tools find the libraries that each package needs and write
 the archives.
 """
 
@@ -26,17 +26,17 @@ import stability  # noqa: E402
 MACHINE = "x86_64-linux-gnu"
 LIB = f"usr/lib/{MACHINE}"
 
-# The version of the soname, and the package of the shared library.
+# The version in the soname, and the package of the shared library.
 SONAME = ".".join(stability.version_of_source().split(".")[:2])
 LIBRARY = f"libhaulway{SONAME}"
 
-# What each package holds, by the paths in the installed tree, and what stands in
-# its control file. What a `{}` stands for is filled in below.
+# The files of each package, by paths in the installed tree, and the fields of
+# its control file. A `{}` is filled in below.
 PACKAGES = {
     LIBRARY: {
         "files": [f"{LIB}/libhaulway.so.*"],
         "fields": {"Section": "libs", "Recommends": "ca-certificates"},
-        "depends": ["libcurl4"],  # Loaded when it is needed.
+        "depends": ["libcurl4"],  # Loaded on demand.
         "about": "moves tensors out of files: shared library",
         "shlibs": [f"libhaulway {SONAME} {LIBRARY} (>= {{upstream}})"],
     },
@@ -98,7 +98,7 @@ License: Apache-2.0
 
 
 def maintainer():
-    """Who stands in the packages: as for all of Debian's tools."""
+    """Returns the maintainer, found as by all of Debian's tools."""
     address = os.environ.get("DEBEMAIL")
     if not address:
         raise SystemExit("DEBEMAIL is not set: expected the address of whoever "
@@ -111,22 +111,23 @@ def run(*command, **options):
                           **options)
 
 
-# As deep as other build folders, so that all share the compiler's cache.
+# At the same depth as other build folders, so that all share the compiler
+# cache.
 SHARED, ARCHIVE = ROOT / "build/deb-shared", ROOT / "build/deb-archive"
 COMMAND = SHARED / "cli/haulway"
 
 
 def build(python, log):
     """Builds the shared libraries, the command and the extension, then the
-    archive."""
+    static archive."""
     common = ["cmake", "-S", ROOT, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
               "-DCMAKE_INSTALL_PREFIX=/usr", f"-DCMAKE_INSTALL_LIBDIR=lib/{MACHINE}",
               "-DBUILD_TESTING=OFF", "-DHAULWAY_BUILD_EXAMPLES=OFF",
               "-DCMAKE_CXX_COMPILER=/usr/bin/c++", "-DCMAKE_C_COMPILER=/usr/bin/cc",
               "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DHAULWAY_WERROR=ON"]
     run(*common, "-B", SHARED, "-DBUILD_SHARED_LIBS=ON", "-DHAULWAY_BUILD_PYTHON=ON",
-        # Libraries are where the loader looks for them. What the linker writes
-        # before that is the same in every folder.
+        # The loader finds the libraries in its default path. The run path that
+        # the linker writes is the same in every build folder.
         "-DCMAKE_SKIP_INSTALL_RPATH=ON", "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
         f"-DPython_EXECUTABLE={python}", stdout=log, stderr=log)
     run("cmake", "--build", SHARED, stdout=log, stderr=log)
@@ -135,13 +136,13 @@ def build(python, log):
 
 
 def install(tree, python, log):
-    """Puts everything where it will lie on a system."""
+    """Installs everything into a tree as on a system."""
     shutil.rmtree(tree, ignore_errors=True)
     environment = {**os.environ, "DESTDIR": str(tree)}
     run("cmake", "--install", SHARED, "--strip", env=environment, stdout=log)
     run("cmake", "--install", SHARED, "--strip", "--component", "python",
         env=environment, stdout=log)
-    # The extension is installed below the prefix, the package around it is not.
+    # The extension is installed below the prefix; the package around it is not.
     target = tree / "usr/lib/python3/dist-packages"
     target.mkdir(parents=True)
     shutil.copytree(ROOT / "python/haulway", target / "haulway",
@@ -153,7 +154,7 @@ def install(tree, python, log):
         "build.prepare_metadata_for_build_wheel(sys.argv[1])", target, cwd=ROOT,
         stdout=log, stderr=log)
     (points,) = target.glob("*.dist-info/entry_points.txt")
-    # The program of the package haulway is the command.
+    # The package haulway already has the command.
     points.write_text(re.sub(r"\[console_scripts\]\n[^\[]*", "", points.read_text()))
     shutil.copy(ARCHIVE / "libhaulway.a", tree / LIB)
     run("strip", "--strip-debug", "--enable-deterministic-archives",
@@ -171,14 +172,15 @@ def install(tree, python, log):
 
 
 def compress(path):
-    """Replaces a file by its gzip, which is the same whenever it is made."""
+    """Replaces a file by its gzip, which is the same at any time."""
     path.with_name(path.name + ".gz").write_bytes(
         gzip.compress(path.read_bytes(), 9, mtime=0))
     path.unlink()
 
 
 def dependencies_of(binaries, folder, private):
-    """What dpkg finds that these binaries need, but for our own libraries."""
+    """Returns the dependencies that dpkg finds for these binaries, without our
+    own libraries."""
     (folder / "debian").mkdir(parents=True, exist_ok=True)
     (folder / "debian/control").write_text(
         "Source: haulway\n\nPackage: haulway\nArchitecture: amd64\n")
@@ -199,7 +201,8 @@ def is_program(path):
 
 
 def make_package(name, tree, stage, values, epoch):
-    """Deals the files of one package out of the tree, and describes them."""
+    """Moves the files of one package out of the tree, and writes its
+    description."""
     facts = PACKAGES[name]
     for path in sorted(tree.rglob("*")):
         inner = path.relative_to(tree).as_posix()
@@ -253,7 +256,7 @@ def make_package(name, tree, stage, values, epoch):
 
 
 def settle(stage, epoch):
-    """Modes and times as packages have them, whoever builds, from whatever
+    """Sets modes and times as in packages, independent of the builder and the
     checkout."""
     for path in [*stage.rglob("*"), stage]:
         if not path.is_symlink():

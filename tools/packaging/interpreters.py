@@ -1,7 +1,5 @@
-"""Interpreters that neither this system nor pyenv has, built from Debian's sources:
-those that wheels are made for and tested with, and that are part of nothing that
-is handed out.
-"""
+"""Builds interpreters from Debian's sources that neither this system nor pyenv
+has. Wheels are made for them and tested with them; they are not distributed."""
 
 import os
 import shutil
@@ -9,8 +7,8 @@ import subprocess
 
 import libraries
 
-# Tag: Debian's source package, its version, the checksum of its description, and
-# options of CPython's configure.
+# By tag: Debian's source package, its version, the checksum of its description,
+# and options for CPython's configure.
 _PYTHON_3_13 = ("python3.13", "3.13.15-1",
                 "4078ff651ea7096e6933f794b854054cda195d600e02ac83306cee524da31b87")
 _PYTHON_3_14 = ("python3.14", "3.14.7-1",
@@ -22,7 +20,7 @@ INTERPRETERS = {
     "cp314": (*_PYTHON_3_14, ()),
     "cp314t": (*_PYTHON_3_14, ("--disable-gil",)),
 }
-# Run in the folder of the source. What tests of packages use is all that is built.
+# Run in the source folder. Builds only what tests of packages use.
 BUILD = """\
 ../source/configure --quiet --prefix={prefix} --without-doc-strings \
   --disable-test-modules {options} >/dev/null
@@ -32,7 +30,7 @@ make install DESTDIR={destination} >/dev/null 2>&1
 
 
 def mirror():
-    """Where this system's packages come from."""
+    """Returns the mirror of this system's packages."""
     said = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)",
          "Created-By: Packages", "Origin: Debian"],
@@ -41,18 +39,19 @@ def mirror():
 
 
 def source_of(tag, folder):
-    """The unpacked source of an interpreter, in `folder`."""
+    """Unpacks the source of an interpreter in `folder`."""
     name, version, sha256, _ = INTERPRETERS[tag]
     path = folder / "sources" / f"{name}-{version}"
     if not path.exists():
         sources = libraries.Sources(folder / "sources")
-        # Debian's patches leave out pip.
+        # Debian's patches remove pip.
         libraries.unpack(sources.fetch(name, version, sha256), path, "--skip-patches")
     return path
 
 
 def script_of(tag, prefix, destination="/"):
-    """What builds an interpreter in a folder beside its source."""
+    """Returns the script that builds an interpreter in a folder beside its
+    source."""
     return BUILD.format(prefix=prefix, destination=destination,
                         jobs=os.cpu_count(), options=" ".join(INTERPRETERS[tag][3]))
 
@@ -63,7 +62,7 @@ def program_of(tag, folder):
 
 
 def built(folder):
-    """The programs of the interpreters that were built for this system."""
+    """Returns the programs of the interpreters built for this system."""
     programs = [program_of(tag, folder) for tag in INTERPRETERS]
     return [program for program in programs if program.exists()]
 

@@ -1,9 +1,9 @@
-"""The libraries that are linked into a wheel: which, from where, built how.
+"""The libraries linked into a wheel: names, sources, and how to build them.
 Their headers are those of the system's packages.
 
 Each comes from a source package of Debian 12 whose description (.dsc) has the
-checksum that stands here; the description has those of the archives. Debian's
-patches are applied.
+checksum given here; the description has those of the archives. Debian's patches
+are applied.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ CMAKE = ("cmake", "-S", ".", "-B", "build-static", "-G", "Ninja",
 
 
 class Builder:
-    """Runs the programs that build one library into a prefix."""
+    """Runs the commands that build one library into a prefix."""
 
     def __init__(self, source, prefix, tools, environment, log):
         self.source = source
         self.prefix = prefix
         self.tools = tools
-        # The compiler writes no folder of this machine into what it makes.
+        # Keeps this machine's paths out of the binaries.
         self.flags = " ".join((*toolchain.C_FLAGS,
                                f"-ffile-prefix-map={source}=."))
         self.environment = {**environment, "CFLAGS": self.flags,
@@ -54,7 +54,7 @@ class Builder:
         self.run("cmake", "--install", "build-static")
 
 
-# What is C++ is compiled by the compiler that compiles Haulway.
+# C++ is compiled by the compiler that compiles Haulway.
 SYSTEM = ("-DCMAKE_C_COMPILER=/usr/bin/cc", "-DCMAKE_CXX_COMPILER=/usr/bin/c++",
           "-DCMAKE_AR=/usr/bin/ar", "-DCMAKE_RANLIB=/usr/bin/ranlib")
 
@@ -68,7 +68,8 @@ def build_simdjson(b):
 
 
 def build_re2(b):
-    # Debian's source package has the generators of these, not their output.
+    # Debian's source package has the generators of these files, not their
+    # output.
     for command, made in (
         (("perl", "re2/make_perl_groups.pl"), "perl_groups"),
         (("/usr/bin/python3", "re2/make_unicode_casefold.py"), "unicode_casefold"),
@@ -109,8 +110,8 @@ def build_liburing(b):
 
 
 def build_openssl(b):
-    # The prefix is compiled in, as the place of modules and of the certificates
-    # that are taken where nobody names others.
+    # The prefix is compiled in, as the location of modules and of the default
+    # certificates.
     b.run("perl", "Configure", "linux-x86_64", "no-shared", "no-module",
           "no-engine", "no-tests", "no-legacy", "no-autoload-config", "no-ui-console",
           "no-ssl3", "no-dtls", "no-srp", "no-comp", "no-cms", "no-ts", "no-ct",
@@ -118,7 +119,7 @@ def build_openssl(b):
           "no-bf", "no-cast", "no-md4", "no-mdc2", "no-rmd160", "no-whirlpool",
           "no-sm2", "no-sm3", "no-sm4", "no-gost", "no-blake2", "no-siphash",
           "--prefix=/usr", "--libdir=lib", "--openssldir=/etc/ssl",
-          # The flags are compiled in, too. All paths are relative here.
+          # The flags are compiled in, too. All paths here are relative.
           *toolchain.C_FLAGS, CFLAGS="", CXXFLAGS="")
     b.make("build_libs")
     b.make("install_dev", "DESTDIR=" + str(b.source / "staged"))
@@ -140,12 +141,12 @@ def build_curl(b):
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    name: str  # What lists of components call the library.
+    name: str  # The name in lists of components.
     source: str  # Debian's source package.
-    version: str  # Debian's.
-    sha256: str  # Of the .dsc.
-    licence: str  # SPDX.
-    text: str  # The file of the source with the licence.
+    version: str  # Debian's version.
+    sha256: str  # Checksum of the .dsc.
+    licence: str  # An SPDX expression.
+    text: str  # The source file with the licence.
     build: Callable[[Builder], None]
 
     @property
@@ -154,7 +155,7 @@ class Library:
         return self.version.rsplit("-", 1)[0].split("+")[0].removesuffix(".dfsg")
 
 
-# In the order in which they are built: curl needs OpenSSL.
+# In build order: curl needs OpenSSL.
 LIBRARIES = (
     Library("fmt", "fmtlib", "9.1.0+ds1-2",
             "1c8982464f1281f5b7d42ca24e058d80d71db7c381b278cc22cbdb40c534f0c5",
@@ -191,7 +192,8 @@ def digest_of(path):
 
 
 def archives_of(description):
-    """The archives of a source package and their checksums, by its .dsc."""
+    """Returns the archives of a source package and their checksums from its
+    .dsc."""
     (rows,) = re.findall(r"^Checksums-Sha256:\n((?: .*\n)+)", description,
                          re.MULTILINE)
     fields = [row.split() for row in rows.splitlines()]
@@ -199,8 +201,8 @@ def archives_of(description):
 
 
 class Sources:
-    """Debian's source packages, fetched from the archives that the system uses and
-    kept in `folder`."""
+    """Debian's source packages, fetched from the archives that the system uses
+    and kept in `folder`."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder).resolve()
@@ -208,8 +210,8 @@ class Sources:
         self.archives = None
 
     def fetch(self, source, version, sha256):
-        """Returns the description (.dsc) of a source package, which has this
-        checksum, with its archives beside it."""
+        """Fetches a source package. Returns its description (.dsc), which must
+        have this checksum, with its archives beside it."""
         dsc = f"{source}_{version.split(':')[-1]}.dsc"
         self._fetch_file(source, dsc, sha256)
         described = (self.folder / dsc).read_text()
@@ -218,9 +220,9 @@ class Sources:
         return self.folder / dsc
 
     def _fetch_file(self, source, name, sha256):
-        """Takes one file from the first archive that has a file of that content.
-        The checksum says what is wanted, so that a version serves whose place an
-        index gives no longer, or not yet."""
+        """Fetches one file from the first archive that has it with this
+        checksum. Since the checksum identifies the file, a version can be used
+        that an index no longer lists, or does not list yet."""
         path = self.folder / name
         if path.exists() and digest_of(path) == sha256:
             return
@@ -236,7 +238,7 @@ class Sources:
         raise SystemExit(f"no archive of Debian has {name} with the checksum {sha256}")
 
     def _pools(self, source):
-        """Where Debian's archives keep the files of a source package."""
+        """Returns the folders of a source package in Debian's archives."""
         initial = source[:4] if source.startswith("lib") else source[:1]
         return [f"{uri}/pool/{part}/{initial}/{source}"
                 for uri in sorted({line.split()[0].rstrip("/")
@@ -244,7 +246,7 @@ class Sources:
                 for part in ("main", "updates/main")]
 
     def current(self, library):
-        """The newest version that Debian has today."""
+        """Returns the newest version in Debian today."""
         newest = library.version
         for options in self._archives():
             said = self.apt("apt-cache", options, "showsrc", "--only-source",
@@ -262,7 +264,7 @@ class Sources:
                               cwd=self.folder, text=True, capture_output=True)
 
     def _lines(self):
-        """The archives of Debian that the system takes packages from."""
+        """Returns the Debian archives that the system takes packages from."""
         targets = subprocess.run(
             ["apt-get", "indextargets", "--format",
              "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages",
@@ -271,15 +273,15 @@ class Sources:
         return sorted(set(targets.splitlines()))
 
     def _archives(self):
-        """For each of these, apt's options to take source packages from it."""
+        """Returns apt's options for source packages of each of these
+        archives."""
         if self.archives is None:
             self.archives = [self.configure(number, line)
                              for number, line in enumerate(self._lines())]
         return self.archives
 
     def configure(self, name, line):
-        """apt's options to take source packages from the archive of one line of
-        its sources."""
+        """Returns apt's options for source packages of one archive."""
         state = self.folder / f"apt-{name}"
         (state / "lists/partial").mkdir(parents=True, exist_ok=True)
         (state / "sources.list").write_text(f"deb-src {line}\n")
@@ -293,7 +295,7 @@ class Sources:
 
 def unpack(dsc, folder, *options):
     """Unpacks a source package, with Debian's patches unless the options of
-    dpkg-source say otherwise, and returns its folder."""
+    dpkg-source exclude them, and returns its folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["dpkg-source", "--no-check", *options, "-x", dsc, folder],
@@ -303,8 +305,8 @@ def unpack(dsc, folder, *options):
 
 
 def build_all(folder, tools, epoch):
-    """Builds what is not built yet; returns the prefix and the licence texts by
-    library."""
+    """Builds the libraries that are not built yet; returns the prefix and the
+    licence texts by library."""
     folder = pathlib.Path(folder).resolve()
     prefix = folder / "prefix"
     sources = Sources(folder / "sources")

@@ -1,5 +1,5 @@
-// What programs compiled on this system ask of its C library and glibc 2.28 does
-// not have. Linked into wheels, and visible to nothing else.
+// Functions that programs compiled on this system need from its C library and
+// that glibc 2.28 lacks. Linked into wheels; the names are not visible outside.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -11,11 +11,12 @@
 #include <sys/stat.h>
 #include <time.h>
 
-// glibc 2.32: whether the process never had a second thread. 0 is always right.
+// glibc 2.32: whether the process has never had a second thread. 0 is always
+// correct.
 char __libc_single_threaded = 0;
 
-// glibc 2.33 made functions of what was an inline call of these. 1 is the layout
-// of struct stat on x86-64.
+// glibc 2.33 turned these inline functions into real ones. 1 is the layout of
+// struct stat on x86-64.
 int __xstat(int, const char*, struct stat*);
 int __lxstat(int, const char*, struct stat*);
 int __fxstat(int, int, struct stat*);
@@ -37,7 +38,7 @@ int fstat64(int fd, struct stat64* out) {
   return __fxstat(1, fd, (struct stat*)out);
 }
 
-// Part of what links every shared library, with a handle of its own.
+// glibc links this into every shared library, with a handle of its own.
 extern int __cxa_atexit(void (*)(void*), void*, void*);
 extern void* __dso_handle __attribute__((visibility("hidden")));
 
@@ -45,15 +46,15 @@ int atexit(void (*function)(void)) {
   return __cxa_atexit((void (*)(void*))function, NULL, &__dso_handle);
 }
 
-// glibc 2.36. Ends the process where there is no randomness, as there.
+// glibc 2.36. As in glibc, ends the process if there is no randomness.
 uint32_t arc4random(void) {
   uint32_t number;
   if (getentropy(&number, sizeof number) != 0) abort();
   return number;
 }
 
-// glibc 2.30. Without it the wait ends after a second at the latest: what calls
-// this looks at its own clock, and waits again.
+// glibc 2.30. If it is missing, the wait ends after at most a second: the
+// callers check their own clock and wait again.
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
                            clockid_t clock, const struct timespec* until) {
   typedef int (*Wait)(pthread_cond_t*, pthread_mutex_t*, clockid_t,
@@ -61,7 +62,7 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
   static Wait wait;
   Wait found = __atomic_load_n(&wait, __ATOMIC_RELAXED);
   if (found == NULL) {
-    // Of a later object in the process: not this one, which shows no such name.
+    // Defined by an object loaded later, not by this one, which hides the name.
     found = (Wait)dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
     if (found != NULL) __atomic_store_n(&wait, found, __ATOMIC_RELAXED);
   }

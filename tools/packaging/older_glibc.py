@@ -1,8 +1,8 @@
-"""Links what this system's compiler makes against an older C library.
+"""Links code of this system's compiler against an older C library.
 
-The linker is given stand-ins for the system's libraries: they have the names and
-versions of their symbols up to GLIBC, and no code. What newer systems added is
-then missing, and comes from older_glibc.c.
+The linker gets stand-ins for the system's libraries, which have the names and
+versions of their symbols up to GLIBC, and no code. Functions that newer systems
+added are then missing, and come from older_glibc.c.
 """
 
 import pathlib
@@ -22,7 +22,8 @@ SIZE = re.compile(r"^\s*\d+:\s+[0-9a-f]+\s+(\d+)")
 
 
 def symbols_of(library):
-    """The newest version up to the limit of each symbol, and its type."""
+    """Returns the newest version up to the limit of each symbol, and its
+    type."""
     said = subprocess.run(["readelf", "-W", "--dyn-syms", library], check=True,
                           text=True, capture_output=True).stdout
     found = {}
@@ -39,7 +40,7 @@ def symbols_of(library):
 
 
 def make_stand_in(library, name, folder):
-    """Writes a library `name` without code, as the linker will look for it."""
+    """Writes a library `name` without code, where the linker will find it."""
     found = symbols_of(library)
     by_version, lines = {}, [".text"]
     for symbol, (version, kind, size) in sorted(found.items()):
@@ -70,8 +71,8 @@ def make_stand_in(library, name, folder):
 
 
 def make_all(folder):
-    """Writes the stand-ins and the object with what is missing; returns what the
-    linker is told."""
+    """Writes the stand-ins and the object with missing functions; returns the
+    linker's options."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name in LIBRARIES:

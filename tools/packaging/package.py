@@ -1,4 +1,4 @@
-"""What scripts/package runs: makes what people install."""
+"""Implements scripts/package: makes the files that people install."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ HOME = FOLDER / "interpreters"
 
 
 def epoch():
-    """The time of the commit, which stands in all that is made."""
+    """Returns the time of the commit, which all output files contain."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given:
         return int(given)
@@ -29,7 +29,8 @@ def epoch():
 
 
 def python_of(word):
-    """The interpreter that a word such as python3.12, a path or cp314 names."""
+    """Returns the interpreter for a word such as python3.12, a path or
+    cp314."""
     if word in interpreters.INTERPRETERS:
         return interpreters.build(word, HOME)
     try:
@@ -63,9 +64,10 @@ KINDS = {"wheel": make_wheels, "sdist": make_sdist, "deb": make_debs}
 
 
 def make(kinds, out, pythons=()):
-    """Makes packages of these kinds into `out`, and prints their names."""
+    """Makes packages of these kinds in `out`, and prints their names."""
     if "deb" in kinds:
-        deb.maintainer()  # Who is missing is said before all is compiled.
+        # Report a missing maintainer before everything is compiled.
+        deb.maintainer()
     os.umask(0o022)
     FOLDER.mkdir(parents=True, exist_ok=True)
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""What scripts/release runs: everything of one release, ready to be handed out."""
+"""Implements scripts/release: makes all files of one release."""
 
 import argparse
 import hashlib
@@ -21,14 +21,16 @@ CHANGELOG = ROOT / "CHANGELOG.md"
 
 
 def section_of(text, name):
-    """The section of the changelog for a version, without its heading, or None."""
+    """Returns a version's section of the changelog, without its heading, or
+    None."""
     found = re.search(rf"^## {re.escape(name)}\b[^\n]*\n(.*?)(?=^## |\Z)", text,
                       re.MULTILINE | re.DOTALL)
     return found and found[1].strip() + "\n"
 
 
 def cut(text, version, date):
-    """The changelog with what is unreleased as the section of a version."""
+    """Returns the changelog with the unreleased changes as the section of a
+    version."""
     if section_of(text, version) is not None:
         raise SystemExit(f"CHANGELOG.md has a section {version} already")
     if not (section_of(text, "Unreleased") or "").strip():
@@ -47,8 +49,8 @@ def say_what_is_older(folder):
 
 
 def check_promises(command):
-    """Fails if the list of what this version promises to keep is not written, or is
-    not what there is."""
+    """Fails if the list of this version's promises is missing or out of
+    date."""
     version = stability.version_of_source()
     path = stability.LISTS / f"{version}.txt"
     listed = path.read_text().splitlines() if path.exists() else []
@@ -59,7 +61,7 @@ def check_promises(command):
 
 
 def write_sums(out):
-    """Writes SHA256SUMS of all that lies in the folder."""
+    """Writes SHA256SUMS of all files in the folder."""
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
              for path in sorted(out.iterdir()) if path.name != "SHA256SUMS"]
     (out / "SHA256SUMS").write_text("".join(lines))

@@ -1,6 +1,5 @@
-"""Turns the wheel that the build makes into the one that is handed out: with the
-platform tag, the licences and the list of what is linked in, in a form that is
-the same whenever and wherever it is made."""
+"""Turns the wheel of the build into the one to distribute: with the platform
+tag, the licences and the list of linked components, reproducibly."""
 
 import base64
 import hashlib
@@ -12,8 +11,9 @@ import zipfile
 
 import sbom
 
-# What else is compiled in: name, version, licence, purl, and the file with the
-# licence on this system, or where it lies in the nanobind that the build uses.
+# Other code that is compiled in: name, version, licence, purl, and the file
+# with the licence on this system, or its place in the nanobind that the build
+# uses.
 RUNTIME = (("libstdc++", "12.2.0", "GPL-3.0-or-later WITH GCC-exception-3.1",
             "pkg:generic/gcc@12.2.0", "/usr/share/doc/gcc-12-base/copyright"),
            ("cli11", "2.1.2", "BSD-3-Clause", "pkg:generic/cli11@2.1.2",
@@ -30,7 +30,8 @@ for one in d.files:
 
 
 def runtime_licences(python):
-    """The files with the licences of RUNTIME, by name; `python` builds the wheel."""
+    """Returns the licence files of RUNTIME by name; `python` builds the
+    wheel."""
     said = subprocess.run([python, "-c", NANOBIND_FILES], check=True, text=True,
                           capture_output=True).stdout
     places = dict(line.split(" ", 1) for line in said.splitlines())
@@ -38,7 +39,7 @@ def runtime_licences(python):
 
 
 def text_of(path):
-    """The text of a licence. A header has it as its first comment."""
+    """Returns the text of a licence; in a header it is the first comment."""
     data = path.read_bytes()
     if path.suffix != ".h":
         return data
@@ -47,8 +48,8 @@ def text_of(path):
 
 
 def _metadata(text, names, libraries):
-    """The METADATA of the wheel: licences of all that is inside, and a readme
-    whose links lead somewhere outside of the repository too."""
+    """Returns the METADATA of the wheel: the licences of all components, and a
+    readme whose links also work outside the repository."""
     head, body = text.split("\n\n", 1)
     licences = {"Apache-2.0", *(row[2] for row in RUNTIME),
                 *(library.licence for library in libraries)}
@@ -89,14 +90,15 @@ def repack(wheel, out, platform, libraries, licences, epoch):
             f"\nTag: {tag}\n".encode())
     files[f"{info}/sboms/haulway.cdx.json"] = sbom.bill_of(
         version, libraries, RUNTIME).encode()
-    # The descriptions come last, as the specification of wheels recommends.
+    # The descriptions come last, as the wheel specification recommends.
     order = sorted(files, key=lambda one: (one.startswith(info), one))
     record = "".join(_record(one, files[one]) for one in order)
     record += f"{info}/RECORD,,\n"
     files[f"{info}/RECORD"] = record.encode()
-    when = time.gmtime(max(epoch, 315532800))[:6]  # Zip begins in 1980.
+    # Zip timestamps begin in 1980.
+    when = time.gmtime(max(epoch, 315532800))[:6]
     path = out / f"{name}-{version}-{tag}.whl"
-    part = path.with_suffix(".part")  # A wheel appears when it is whole.
+    part = path.with_suffix(".part")  # A wheel appears only when complete.
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
         for one in [*order, f"{info}/RECORD"]:
             entry = zipfile.ZipInfo(one, when)

@@ -1,4 +1,4 @@
-"""A list of what is linked into a wheel, as CycloneDX 1.6 in JSON."""
+"""A list of a wheel's linked components, as CycloneDX 1.6 in JSON."""
 
 import json
 import uuid
@@ -12,8 +12,8 @@ def _component(name, version, licence, purl):
 
 
 def bill_of(version, libraries, extra=()):
-    """The list as text: Haulway itself, and each Library with the package that
-    its source came from. Each row of `extra` begins with name, version, licence and
+    """Returns the list as text: Haulway itself, and each Library with its
+    source package. Each row of `extra` begins with name, version, licence and
     purl."""
     own = f"pkg:pypi/haulway@{version}"
     components = []
@@ -28,7 +28,7 @@ def bill_of(version, libraries, extra=()):
     components += [_component(*row[:4]) for row in extra]
     components.sort(key=lambda one: one["name"])
     refs = [one["bom-ref"] for one in components]
-    # The same content has the same number.
+    # The same content gets the same number.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([own, components]))
     bill = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",

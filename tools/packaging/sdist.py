@@ -8,8 +8,9 @@ import wheel
 
 
 def make_sdist(out, folder, epoch):
-    """Writes the archive into `out` and returns its path. The build system makes
-    it of the files that git knows, sorted, without owners, with one time."""
+    """Writes the archive into `out` and returns its path. The build system
+    makes it from the files that git tracks, sorted, without owners, with one
+    time."""
     python = wheel.environment_of(sys.executable, folder)
     out.mkdir(parents=True, exist_ok=True)
     said = subprocess.run(

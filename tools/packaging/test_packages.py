@@ -1,5 +1,5 @@
-"""What scripts/test-packages runs: installs what scripts/package made in bare
-systems, and uses it there."""
+"""Implements scripts/test-packages: installs the output of scripts/package in
+minimal systems, and uses it there."""
 
 import argparse
 import os
@@ -15,8 +15,8 @@ from wheel import REQUIREMENTS, TAG, find_pythons, tag_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/package"
-# sid has the newest Python. Debian 11 has none that Haulway supports: the one that
-# is tested there is built from the source of Debian 12.
+# sid has the newest Python. Debian 11 has none that Haulway supports: the one
+# tested there is built from the source of Debian 12.
 RELEASES = ("bullseye", "bookworm", "trixie", "sid")
 
 
@@ -26,7 +26,7 @@ def run(*command, check=True, **options):
 
 
 def bare_root(release):
-    """A minimal system with Python, made once; returns a fresh copy."""
+    """Makes a minimal system with Python once; returns a fresh copy."""
     base = FOLDER / "roots" / release
     if not (base / "done").exists():
         print(f"making a bare {release}", flush=True)
@@ -50,7 +50,8 @@ def copy_of(base):
 
 
 def add_python(base):
-    """Builds a Python in a copy of a root, and puts that alone into the root."""
+    """Builds a Python in a copy of a root, and installs only the result in the
+    root."""
     print("  building a Python for it", flush=True)
     root = copy_of(base)
     add_sources(root, f"deb {interpreters.mirror()} {base.name} main\n")
@@ -73,7 +74,8 @@ def this_release():
 
 
 def root_with_sources(release):
-    """A bare root that takes packages from where this system takes Debian's."""
+    """Returns a minimal root that uses this system's sources of Debian
+    packages."""
     root = bare_root(release)
     lines = run("apt-get", "indextargets", "--format",
                 "deb $(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages",
@@ -88,8 +90,8 @@ def add_sources(root, lines):
 
 
 def inside(root, script, shared=(), **options):
-    """Runs a shell script in the root, with its own /proc, /dev and /dev/shm, and
-    with these folders of this system, in the same place."""
+    """Runs a shell script in the root, with its own /proc, /dev and /dev/shm,
+    and with these folders of this system in the same place."""
     share = ""
     for folder in shared:
         there = root / pathlib.Path(folder).relative_to("/")
@@ -105,7 +107,8 @@ def inside(root, script, shared=(), **options):
 
 
 def make_certificates(folder):
-    """An authority and a server's certificate, as strict checkers want them."""
+    """Makes an authority and a server's certificate that strict clients
+    accept."""
     folder.mkdir(parents=True, exist_ok=True)
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     run("openssl", "req", "-x509", *key, "-days", "2", "-subj", "/CN=authority",
@@ -123,7 +126,7 @@ def make_certificates(folder):
 
 
 def check_wheel(wheel):
-    """What can be said of a wheel without installing it."""
+    """Checks what can be checked of a wheel without installing it."""
     said = run("auditwheel", "show", wheel, capture_output=True).stdout
     platform = wheel.name.removesuffix(".whl").rsplit("-", 1)[1]
     assert f'"{platform}"' in " ".join(said.split()), said
@@ -141,14 +144,14 @@ def check_wheel(wheel):
     extension.write_bytes(data)
     shown = run("nm", "-D", "--defined-only", extension, capture_output=True).stdout
     assert [line.split()[-1] for line in shown.splitlines()] == ["PyInit__haulway"]
-    # All else comes from a library of the system, by its version.
+    # All other symbols come from a system library, with a version.
     asked = run("nm", "-D", "--undefined-only", extension, capture_output=True).stdout
     for kind, symbol in (line.split() for line in asked.splitlines()):
         assert kind == "w" or "@" in symbol or symbol.startswith(("Py", "_Py")), symbol
     sections = run("readelf", "-W", "-d", "-l", "-S", extension,
                    capture_output=True).stdout
     assert "GNU_RELRO" in sections and "TEXTREL" not in sections
-    # Where a path was taken out of the names, two builds differ.
+    # If a path had been cut out of the string table, two builds would differ.
     row = re.search(r"\.dynstr +STRTAB +\w+ (\w+) (\w+)", sections)
     begin, length = (int(number, 16) for number in row.groups())
     assert b"\0\0" not in data[begin:begin + length]
@@ -157,8 +160,8 @@ def check_wheel(wheel):
 
 
 def fits(name, tag):
-    """Whether a Python takes the wheel: it is made for this one, or for all from an
-    older one on."""
+    """Returns whether a Python accepts the wheel: one made for it, or for all
+    from an older one on."""
     _, _, python, abi, _ = name.removesuffix(".whl").split("-")
     return abi == tag or (abi == "abi3" and not tag.endswith("t")
                           and int(python.removeprefix("cp3"))
@@ -166,11 +169,12 @@ def fits(name, tag):
 
 
 def check_symbols(extensions, release):
-    """Nothing that the extensions ask for is missing in a release of Debian."""
+    """Checks that a release of Debian has all symbols that the extensions
+    need."""
     root = bare_root(release)
     for extension in extensions:
         shutil.copy(extension, root / "root")
-        # Python's own symbols are those of the program that loads it.
+        # Python's own symbols are in the program that loads it.
         missing = inside(root, f"ldd -r /root/{extension.name} 2>&1 || true",
                          capture_output=True).stdout
         wrong = [line for line in missing.splitlines() if "not found" in line or
@@ -180,7 +184,8 @@ def check_symbols(extensions, release):
 
 
 def use_wheel(wheel, certificates, release, python, shared=()):
-    """Installs, uses and removes the wheel with one Python in a bare system."""
+    """Installs, uses and removes the wheel with one Python in a minimal
+    system."""
     root = bare_root(release)
     shutil.copytree(certificates, root / "root/certificates")
     shutil.copy(wheel, root / "root")
@@ -196,8 +201,9 @@ venv/bin/pip uninstall -q -y haulway
 
 
 def test_wheels(wheels, certificates):
-    """Uses each wheel with the Pythons of the bare systems, and with those of this
-    system in a bare one of its release. Returns the wheels that no Python took."""
+    """Uses each wheel with the Pythons of the minimal systems, and with those
+    of this system in a minimal one of its release. Returns the wheels that no
+    Python accepted."""
     extensions = [check_wheel(wheel) for wheel in wheels]
     unused = set(wheels)
 
@@ -222,26 +228,28 @@ def test_wheels(wheels, certificates):
 
 
 def processor_time():
-    """What ended child processes took, in seconds: a busy machine changes nothing."""
+    """Returns the processor seconds of ended child processes: the load of the
+    machine does not matter."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def test_sdist(sdist, certificates):
-    """pip builds the archive in a bare system. Without libraries that ends in one
-    message, whose command brings all that is missing."""
+    """Builds the archive with pip in a minimal system. Without libraries the
+    build ends with one message, whose command installs everything that is
+    missing."""
     print(sdist.name, flush=True)
     run("twine", "check", "--strict", sdist, stdout=subprocess.DEVNULL)
     root = root_with_sources(this_release())
     shutil.copytree(certificates, root / "root/certificates")
     shutil.copy(sdist, root / "root")
-    # The oldest CMake that the archive takes: it orders the compiler's options as
-    # this system's does. With the compiler's name as it is here, too, what was
-    # compiled here comes from the cache.
+    # Offer the oldest CMake that the archive accepts: it orders the compiler's
+    # options as this system's does. With the same compiler name, objects
+    # compiled here are found in the cache.
     run(sys.executable, "-m", "pip", "download", "--quiet", "--dest",
         root / "root/offered", "cmake==3.25.2", "ninja",
         *(f"{name}=={version}" for name, version in REQUIREMENTS.items()))
-    # What this system compiled before comes from the compiler's cache.
+    # Share this system's compiler cache.
     cache = pathlib.Path.home() / ".cache/ccache"
     cache.mkdir(parents=True, exist_ok=True)
     install = (f"CCACHE_DIR={cache} CCACHE_BASEDIR=/tmp CCACHE_NOHASHDIR=1 "
@@ -266,7 +274,8 @@ venv/bin/python check_installed.py testdata venv/bin/haulway certificates
 
 
 def test_debs(debs, certificates):
-    """Installs, uses and purges the packages in the release they were made on."""
+    """Installs, uses and purges the packages on the release they were made
+    on."""
     release = this_release()
     run("lintian", "--fail-on", "error", "--allow-root", "--suppress-tags",
         "no-manual-page", *debs)

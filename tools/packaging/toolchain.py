@@ -1,7 +1,7 @@
-"""A C and C++ compiler that targets an older C library than this system's.
+"""A C and C++ compiler for an older C library than this system's.
 
 The compiler is that of the Python package ziglang, a clang with the headers and
-the symbol lists of every glibc. What it links needs no symbol newer than GLIBC,
+the symbol lists of every glibc. Its output needs no symbol newer than GLIBC,
 and its C++ library is linked statically.
 """
 
@@ -12,21 +12,21 @@ import shutil
 import subprocess
 import sys
 
-# What the platform tag of a wheel promises: PEP 600.
+# The platform tag of a wheel promises these: PEP 600.
 GLIBC = "2.28"
 MACHINE = "x86_64"
 PLATFORM = f"manylinux_{GLIBC.replace('.', '_')}_{MACHINE}"
 TARGET = f"{MACHINE}-linux-gnu.{GLIBC}"
 
-# What is compiled for a wheel besides the library: sections that nobody refers
-# to are left out by the linker, and no symbol of these libraries is visible.
+# Flags for the libraries in a wheel: the linker drops sections without
+# references, and none of their symbols is visible.
 C_FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-sections",
            "-fdata-sections", "-fstack-protector-strong",
            "-fcf-protection=full", "-g0")
 
 
 class Toolchain:
-    """Wrappers named cc, c++, ar and ranlib in `folder`, and what they need."""
+    """Wrappers named cc, c++, ar and ranlib in `folder`, and their files."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder).resolve()
@@ -47,12 +47,12 @@ class Toolchain:
     def _write(self, name, text):
         path = self.bin / name
         if path.exists() and path.read_text() == text:
-            return  # Its time is part of what compilers' caches compare.
+            return  # The compiler cache compares its modification time.
         path.write_text(text)
         path.chmod(0o755)
 
     def environment(self, epoch, prefix):
-        """The environment in which everything is compiled."""
+        """Returns the environment for all compilations."""
         names = ("HOME", "TMPDIR", "CCACHE_DIR")
         kept = {name: os.environ[name] for name in names if name in os.environ}
         return {
@@ -72,8 +72,8 @@ class Toolchain:
         }
 
     def write_cmake_file(self, prefix):
-        """The description of the target for CMake: libraries come from `prefix`
-        only, never from this system."""
+        """Returns CMake's description of the target: libraries come from
+        `prefix` only, never from this system."""
         self.cmake_file.write_text(f"""\
 set(CMAKE_C_COMPILER "{self.bin}/cc")
 set(CMAKE_CXX_COMPILER "{self.bin}/c++")

@@ -1,8 +1,8 @@
-"""Makes wheels that need nothing of a system but its C library.
+"""Makes wheels that need only the C library of a system.
 
-Each interpreter compiles its own: the extension uses what the stable ABI lacks.
-The engine is the same in all, and comes from the compiler's cache after the
-first.
+Each interpreter compiles its own: the extension uses features that the stable
+ABI lacks. The engine is the same in all, and after the first it comes from the
+compiler cache.
 """
 
 import os
@@ -17,10 +17,10 @@ import toolchain
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# What wheels are made for: versions of CPython, with "t" free-threaded ones.
+# The tags of the wheels: versions of CPython; "t" means free-threaded.
 TAGS = ("cp310", "cp311", "cp312", "cp313", "cp313t", "cp314", "cp314t")
 
-# Prints an interpreter's tag, as "cp311" or "cp313t".
+# Prints an interpreter's tag, e.g. "cp311" or "cp313t".
 TAG = ("import sys, sysconfig; "
        "free = 't' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''; "
        "print(f'cp{sys.version_info[0]}{sys.version_info[1]}{free}')")
@@ -32,20 +32,20 @@ def tag_of(python):
 
 
 def home_of(python):
-    """Where an interpreter is installed, also that of a virtual environment."""
+    """Returns an interpreter's installation, also for a virtual environment."""
     if not pathlib.Path(python).exists():
         return None
     return subprocess.run([python, "-c", "import sys; print(sys.base_prefix)"],
                           check=True, text=True, capture_output=True).stdout.strip()
 
 
-# What pyproject.toml requires to build.
+# The build requirements of pyproject.toml.
 REQUIREMENTS = {"nanobind": "3.1.0", "scikit-build-core": "1.1.2"}
 
 
 def environment_of(python, folder):
-    """An interpreter with what builds a wheel: this one, if it has that, or one
-    of a virtual environment, which all that is built for this version shares."""
+    """Returns an interpreter that can build a wheel: this one, or one of a
+    virtual environment that all builds for this version share."""
     program = ("import importlib.metadata as m, sys\n"
                f"for name, version in {REQUIREMENTS!r}.items():\n"
                "    assert m.version(name) == version\n"
@@ -85,14 +85,15 @@ def make_wheel(python, out, folder, epoch):
         "HAULWAY_STATIC_LIBRARIES": prefix / "lib",
         "HAULWAY_BUILD_EXAMPLES": "OFF",
         "HAULWAY_WERROR": "ON",
-        # Else the linker writes the folder of the archives as a run path, which
-        # the installation takes out, but not the room for its name.
+        # Otherwise the linker writes the archives' folder as a run path; the
+        # installation removes it, but its space remains.
         "CMAKE_SKIP_RPATH": "ON",
         "CMAKE_MODULE_LINKER_FLAGS": f"-s -Wl,--build-id=none {link}",
     }
     settings = [f"--config-settings=cmake.define.{name}={value}"
                 for name, value in defines.items()]
-    # As deep as other build folders, so that all share the compiler's cache.
+    # At the same depth as other build folders, so that all share the compiler
+    # cache.
     settings.append(f"--config-settings=build-dir=build/{toolchain.PLATFORM}-{tag}")
     print(f"building the wheel of {tag}", flush=True)
     with open(folder / f"wheel-{tag}.log", "wb") as log:
@@ -110,9 +111,9 @@ def make_wheel(python, out, folder, epoch):
 
 
 def find_pythons():
-    """The interpreters of the versions that wheels are made for."""
+    """Returns the interpreters of the versions that wheels are made for."""
     home = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
-    # Debian's own come first: what is built for Debian packages serves them, too.
+    # Debian's own come first: their builds also serve the Debian packages.
     path = os.pathsep.join([os.defpath, *(one for one in os.get_exec_path()
                                           if not one.endswith("shims"))])
     found = []
