@@ -1,9 +1,10 @@
 # Sourced by each script, in the top folder. `--help` as the first argument
-# prints the comment at the script's head; the rest is for the script to call.
+# prints the comment at the script's head; the script calls the other functions.
 
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/$(basename "$0")"; }
 
-# refuse MESSAGE: ends the script as the command ends for wrong usage.
+# refuse MESSAGE: prints the message and the usage, and exits as the command
+# does for wrong usage.
 refuse() {
   printf '%s: %s\n\n' "scripts/$(basename "$0")" "$1" >&2
   usage >&2
@@ -11,7 +12,7 @@ refuse() {
 }
 
 # known_options ARGUMENT...: refuses options that the script's head does not
-# name.
+# mention.
 known_options() {
   local word known
   known=" $(usage | tr -c a-z- ' ') "
@@ -23,7 +24,7 @@ known_options() {
   done
 }
 
-# at_most COUNT ARGUMENT...: refuses more arguments than that.
+# at_most COUNT ARGUMENT...: refuses more than COUNT arguments.
 at_most() {
   [ $(($# - 1)) -le "$1" ] || refuse "unknown argument ${*: -1}"
 }

@@ -1,7 +1,7 @@
-# Sourced by scripts that use the Python package as it is in this checkout.
+# Sourced by scripts that use this checkout's Python package.
 
-# install_package: builds the extension in the tree of the preset "test", where
-# nearly all of it is built if the tests ran, and installs it into .venv.
+# install_package: builds the extension in the build tree of the preset "test",
+# where nearly everything exists if the tests ran, and installs it into .venv.
 install_package() {
   CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CXX=c++ CMAKE_CXX_COMPILER_LAUNCHER=ccache \
     .venv/bin/pip install --quiet --no-build-isolation --no-deps \
