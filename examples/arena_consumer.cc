@@ -1,5 +1,5 @@
-// A program that starts a Python worker and reads the tensors that it makes,
-// in place:
+// A program that starts a Python worker and reads the tensors that the worker
+// makes, in place:
 //
 //   ./arena_consumer python3 arena_producer.py
 //

@@ -45,7 +45,7 @@ Status MakeBatch(int64_t index, ChannelSender& sender, ArenaWriter& arena,
                   {"tokens", Item::Tensor(1, DType::kI64, {tokens.size()})},
                   {"name", Item::Text("batch " + std::to_string(index))}});
   const Result<bool> sent = SendItem(sender, &arena, epoch, item, parts);
-  // From here on the image is the parent's.
+  // From here on the parent owns the image.
   arena.DropLoan(loan.unit);
   HAULWAY_TRY(sent.status());
   *wanted = *sent;

@@ -1,4 +1,4 @@
-"""A worker for a program in C++: see arena_consumer.cc.
+"""A worker for a C++ program; see arena_consumer.cc.
 
     ./arena_consumer python3 arena_producer.py
 """

@@ -1,5 +1,5 @@
-// Loads one rank's part of the tensors that a pattern chooses, and nothing
-// else of the file.
+// Loads one rank's part of the tensors that a pattern selects, and nothing else
+// of the file.
 //
 //   load PATH PATTERN RANK WORLD
 

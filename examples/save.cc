@@ -1,4 +1,4 @@
-// Saves two tensors in the format that the file's name says, and checks it.
+// Saves two tensors in the format for the file's extension, and verifies it.
 //
 //   save PATH
 
@@ -37,7 +37,7 @@ Status SaveAndCheck(const std::string& path) {
 
   HAULWAY_ASSIGN(const Format format, FormatToWrite(path));
   HAULWAY_ASSIGN(const auto sink, OpenSink(path));
-  // Nothing is visible under the name unless all was written.
+  // Nothing is visible under the name until everything was written.
   HAULWAY_ASSIGN(const WriteStats stats,
                  Save(std::move(tensors), format, *sink, {.path = path}));
   std::printf("%zu bytes\n", static_cast<size_t>(stats.bytes));

@@ -1,9 +1,9 @@
-"""Averages the tensors of checkpoints, which need not fit into memory.
+"""Averages the tensors of checkpoints that need not fit into memory.
 
     python average_checkpoints.py OUT.safetensors CHECKPOINT...
 
-At any time one tensor of each checkpoint is in memory, mapped where that is
-possible. The output appears when it is complete. Formats may be mixed.
+At any time one tensor of each checkpoint is in memory, mapped if possible. The
+output appears when it is complete. Formats may be mixed.
 """
 
 import sys

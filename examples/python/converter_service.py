@@ -1,10 +1,10 @@
-"""A service that converts uploads which nobody trusts.
+"""A service that converts untrusted uploads.
 
     python converter_service.py [PORT]
 
 POST /convert?to=safetensors&dtype=bf16 with a checkpoint of any format as the
-body; the answer is the converted file. Nothing in the upload is executed. A
-file that is damaged, asks for code or is too large is refused with the reason.
+body; the response is the converted file. Nothing in the upload is executed. A
+file that is damaged, needs code or is too large is refused with the reason.
 """
 
 import http.server

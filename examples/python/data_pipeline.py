@@ -3,7 +3,8 @@
     python data_pipeline.py FOLDER [WORKERS]
 
 Each worker process takes every Nth .npy file of the folder and yields batches.
-Arrays reach this process as views of shared memory, in the order of the files.
+Arrays arrive in this process as views of shared memory, in the order of the
+files.
 """
 
 import functools
@@ -33,7 +34,8 @@ def main(folder, workers):
     )
     total, count = 0.0, 0
     for batch in source:
-        total = total + batch["pictures"].sum(axis=0)  # No copy of the batch.
+        # The batch is not copied.
+        total = total + batch["pictures"].sum(axis=0)
         count += len(batch["names"])
     mean = total / count
     print(f"{count} pictures of {mean.shape}, mean {mean.mean():.4f}")

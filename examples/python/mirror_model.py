@@ -1,10 +1,10 @@
-"""Keeps a copy of a model from a web server, and proves the copy.
+"""Keeps a copy of a model from a web server, and verifies the copy.
 
     python mirror_model.py URL FOLDER
 
 Compares the SHA-256 of each tensor with the manifest beside the file, if there
-is one: the same URL with ".manifest.json" behind it, as `haulway manifest
---json` printed it. The old copy stays until the new one is proven.
+is one: the same URL followed by ".manifest.json", as `haulway manifest --json`
+printed it. The old copy stays until the new one is verified.
 """
 
 import json
@@ -18,7 +18,7 @@ import haulway
 
 
 def wanted(url):
-    """{name: sha256} of the manifest at a URL, or None."""
+    """Returns {name: sha256} of the manifest at a URL, or None."""
     try:
         with urllib.request.urlopen(f"{url}.manifest.json") as answer:
             tensors = json.load(answer)["tensors"]

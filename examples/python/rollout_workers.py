@@ -3,7 +3,7 @@
     python rollout_workers.py STEPS [WORKERS]
 
 The trainer publishes its policy after every step. Workers always play with the
-newest version, which they see without a copy, and return what they got. The
+newest version, which they read without a copy, and return their reward. The
 policy learns which of ten levers pays most.
 """
 

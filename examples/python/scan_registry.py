@@ -1,9 +1,9 @@
-"""A step of CI: no file in a registry of models may run code where it is read.
+"""A CI step: no file in a model registry may run code when it is read.
 
     python scan_registry.py FOLDER [--known FILE] [--allow NAME]...
 
 Prints each file that is not proven SAFE. Exits with 1 if one is UNSAFE, 2 if
-one is UNKNOWN. Files that were SAFE are in the file --known, by SHA-256.
+one is UNKNOWN. The file --known lists SAFE files by SHA-256.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main():
         safe |= set(json.loads(options.known.read_text()).get(rules, []))
     worst, counts = "SAFE", dict.fromkeys(EXIT, 0)
     for path in sorted(filter(pathlib.Path.is_file, options.folder.rglob("*"))):
-        # The name counts too: a shell runs a text by its name.
+        # The name matters, too: a shell runs a text file by its name.
         key = f"{digest(path)} {path.name}"
         verdict = "SAFE"
         if key not in safe:

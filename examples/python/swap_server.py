@@ -1,10 +1,10 @@
-"""A server that swaps its model while it serves.
+"""A server that replaces its model while it serves.
 
     python swap_server.py NAME [PORT]
 
-Another process publishes by haulway.publish(NAME, {"weight": ..., "bias":
-...}). POST / applies the newest version to a JSON list of numbers; GET / says
-which version that is. One version answers a request, whatever comes meanwhile.
+Another process publishes with haulway.publish(NAME, {"weight": ..., "bias":
+...}). POST / applies the newest version to a JSON list of numbers; GET /
+returns its number. A request uses one version, even if a newer one arrives.
 """
 
 import http.server
@@ -26,7 +26,7 @@ class Model:
     def follow(self):
         while True:
             version = self.subscription.wait()
-            self.current = version, self.subscription.state  # In one step.
+            self.current = version, self.subscription.state  # Atomically.
 
     def answer(self, numbers):
         version, state = self.current

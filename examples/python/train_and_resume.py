@@ -1,9 +1,9 @@
-"""A trainer that saves in the background, and goes on where it was stopped.
+"""A trainer that saves in the background and resumes where it was stopped.
 
     python train_and_resume.py CHECKPOINT STEPS
 
-The checkpoint is always a complete one, whenever the program is killed: run it
-again and it resumes, with the same numbers as a run that was never stopped.
+The checkpoint is always complete, whenever the program is killed: run it again
+and it resumes, with the same numbers as an uninterrupted run.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ def make():
 
 
 def batch(step):
-    """The same for the same step, so that runs can be compared."""
+    """Returns the same batch for a step, so that runs can be compared."""
     generator = torch.Generator().manual_seed(step)
     inputs = torch.randn(32, 8, generator=generator)
     return inputs, inputs.sum(1, keepdim=True)
@@ -46,7 +46,7 @@ def train(path, steps, every=20):
         optimizer.step()
         if (step + 1) % every == 0:
             if saving is not None:
-                saving.result()  # Raises what went wrong, of a full disk too.
+                saving.result()  # Raises the save's error, e.g. a full disk.
             state = {"model": model.state_dict(), "step": step + 1,
                      "optimizer": optimizer.state_dict()}
             saving = haulway.save_async(state, path)  # Copies, then returns.
