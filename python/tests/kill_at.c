@@ -1,5 +1,5 @@
-/* Ends the process before its n-th call that changes files, once kill_at() said
- * which, or KILL_AT of the environment. For LD_PRELOAD. */
+/* Kills the process before its n-th call that changes files. kill_at() or the
+ * environment's KILL_AT sets n. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

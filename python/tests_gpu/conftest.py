@@ -14,7 +14,7 @@ def pytest_sessionstart(session):
 
 
 def make_state():
-    """Tensors of the kinds that checkpoints have."""
+    """Returns tensors of the kinds that checkpoints have."""
     torch.manual_seed(0)
     large = torch.randn(9 << 20)
     return {
@@ -39,7 +39,7 @@ def state():
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory, state):
-    """A file of `state` for each format, by its name."""
+    """Returns a file of `state` for each format, by name."""
     folder = tmp_path_factory.mktemp("files")
     for name in FORMATS:
         haulway.save(state, folder / name)
@@ -52,7 +52,7 @@ def path(request, files) -> pathlib.Path:
 
 
 def check(found, wanted, device="cuda:0"):
-    """Every tensor lies on the device and has the wanted bytes."""
+    """Checks that every tensor is on the device and has the expected bytes."""
     assert set(found) == set(wanted)
     for name, tensor in wanted.items():
         here = found[name]

@@ -1,4 +1,4 @@
-"""The drop-in modules with a GPU: safetensors, Tensorizer, vLLM, JAX, DCP."""
+"""The drop-in modules on a GPU: safetensors, Tensorizer, vLLM, JAX, DCP."""
 
 import importlib
 import pathlib

@@ -1,4 +1,4 @@
-"""haulway.load and its siblings, to a GPU."""
+"""haulway.load and similar calls, to a GPU."""
 
 import concurrent.futures
 import json
@@ -114,7 +114,7 @@ def test_torch_counts_the_memory_and_has_it_back(files):
 
 
 def test_memory_that_torch_reuses_is_not_in_use(tmp_path):
-    """A kernel that still reads freed memory reads what was there."""
+    """A kernel that still reads freed memory must see its old content."""
     path = tmp_path / "m.safetensors"
     haulway.save({"w": torch.zeros(64 << 20)}, path)
     for _ in range(5):
@@ -194,7 +194,7 @@ def test_a_forked_process_gets_an_error_and_no_crash(path):
 
 
 def test_without_torch_first(path):
-    """The engine makes the context of the device, and torch finds it."""
+    """The engine creates the device context, and torch uses it."""
     code = (
         "import sys, haulway\n"
         "d = haulway.load(sys.argv[1], device='cuda:0')\n"
@@ -209,7 +209,7 @@ def test_without_torch_first(path):
 
 
 def test_host_memory_is_bounded(tmp_path):
-    """A checkpoint of 4 GiB takes less than 1 GiB of the host's own memory."""
+    """Loading 4 GiB takes less than 1 GiB of host memory."""
     path = tmp_path / "large.safetensors"
     haulway.save({f"w{i}": torch.full((1 << 28,), i, dtype=torch.uint8)
                   for i in range(16)}, path)

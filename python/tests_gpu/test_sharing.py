@@ -1,4 +1,4 @@
-"""Batches and weights between processes, where a GPU is."""
+"""Batches and weights between processes on a machine with a GPU."""
 
 import os
 import uuid

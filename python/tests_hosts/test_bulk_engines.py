@@ -30,7 +30,7 @@ def engine(request):
 
 @contextlib.contextmanager
 def cluster(engine):
-    """One that this process is connected to, as programs have it."""
+    """A cluster that this process is connected to, as in programs."""
     if engine == "dask":
         with distributed.Client(
             n_workers=2, threads_per_worker=1, dashboard_address=None
@@ -40,7 +40,7 @@ def cluster(engine):
         ray.init(log_to_driver=False, include_dashboard=False)
         try:
             yield
-            assert ray.is_initialized()  # bulk() lets it be.
+            assert ray.is_initialized()  # bulk() leaves the cluster running.
         finally:
             ray.shutdown()
 

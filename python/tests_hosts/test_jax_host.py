@@ -1,4 +1,4 @@
-"""framework="jax" with JAX."""
+"""framework="jax" with the real JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from haulway._making.objects import make_array
 from haulway._reading.call import Reading
 from haulway._reading.select import choose, storages_of
 
-# What safetensors holds and JAX has, without jax_enable_x64.
+# Dtypes that safetensors and JAX have, without jax_enable_x64.
 DTYPES = {
     torch.float32: np.float32, torch.float16: np.float16,
     torch.bfloat16: ml_dtypes.bfloat16, torch.int32: np.int32,
@@ -38,7 +38,7 @@ def bits(array):
 
 @pytest.mark.parametrize("io", ["auto", "mmap", "pread", "direct", "snapshot"])
 def test_no_array_is_a_copy(tmp_path, io):
-    """Its pointer is that of the memory which the engine filled."""
+    """Its pointer is the address of the memory that the engine filled."""
     haulway.save(tensors(), tmp_path / "a.safetensors")
     make, reading = JaxMaker(), Reading("load", {"io": io})
     core = reading.open(tmp_path / "a.safetensors")

@@ -51,13 +51,14 @@ def weights(module):
     AsyncCheckpointIO(HaulwayCheckpointIO()),
 ])
 def test_a_trainer_saves_and_resumes_as_with_its_own(io, tmp_path):
-    """Three epochs, a third of them after a resume, end at the same weights."""
+    """Three epochs, the last after a resume, end with the same weights."""
     torch.manual_seed(1)
     module = Module(hidden=3)
     keep = ModelCheckpoint(dirpath=tmp_path / "ours", save_top_k=1, save_last=True)
     trainer(io, tmp_path, 2, keep).fit(module)
     files = sorted(os.listdir(tmp_path / "ours"))
-    assert files == ["epoch=1-step=4.ckpt", "last.ckpt"]  # The first is removed.
+    # The first file is removed.
+    assert files == ["epoch=1-step=4.ckpt", "last.ckpt"]
     path = tmp_path / "ours" / "last.ckpt"
     stock = torch.load(path, weights_only=True)
     assert stock["hyper_parameters"] == {"hidden": 3} and stock["global_step"] == 4
@@ -101,7 +102,8 @@ def test_fabric_saves_and_loads(tmp_path):
 
 
 def test_a_folder_of_a_sharded_strategy_is_loaded(tmp_path):
-    """What Lightning merges with its meta.pt; ours has that under "meta"."""
+    """A folder that Lightning merges with its meta.pt; ours stores that under
+    "meta"."""
     import torch.distributed.checkpoint as dcp
     from lightning.fabric.utilities.load import _load_distributed_checkpoint
 
@@ -148,7 +150,7 @@ def test_a_kill_within_a_save_leaves_the_old_checkpoint(tmp_path):
     for kills in range(3):
         process = subprocess.Popen([sys.executable, program], cwd=tmp_path,
                                    stdout=subprocess.PIPE)
-        for _ in range(2 + kills):  # Then it is within the next save.
+        for _ in range(2 + kills):  # The kill then hits the next save.
             assert process.stdout.readline()
         process.send_signal(signal.SIGKILL)
         process.wait()

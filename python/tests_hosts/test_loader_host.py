@@ -1,5 +1,5 @@
-"""haulway.ipc.DataLoader in the place of torch's, inside Lightning, Trainer of
-transformers and accelerate."""
+"""haulway.ipc.DataLoader in place of torch's, in Lightning, transformers'
+Trainer and accelerate."""
 
 import accelerate
 import lightning
@@ -14,7 +14,7 @@ from haulway.ipc import StatefulDataLoader, _loader
 
 
 class Noise(Dataset):
-    """Samples that workers draw: other seeds give other weights."""
+    """Samples that workers draw at random: other seeds give other weights."""
 
     def __len__(self):
         return 12
@@ -108,7 +108,7 @@ def test_a_program_trains_to_the_same_weights(train, tmp_path, monkeypatch):
 
 
 def test_lightning_goes_on_within_an_epoch(tmp_path):
-    """It asks a loader that has a state for the state, and gives it back."""
+    """Lightning asks a loader with a state for it, and restores it."""
     def loader():
         return StatefulDataLoader(Noise(), batch_size=2, shuffle=True,
                                   num_workers=2)

@@ -1,4 +1,4 @@
-"""The programs in docs/hosts.md that need a host."""
+"""The programs in docs/hosts.md that need another package."""
 
 import pytest
 

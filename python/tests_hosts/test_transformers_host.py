@@ -23,7 +23,7 @@ import haulway.torch
 
 @pytest.fixture(autouse=True)
 def installed():
-    """Ours, after everything was imported."""
+    """Installs ours after everything was imported."""
     with haulway.safetensors.install() as done, haulway.torch.install() as loads:
         yield done, loads
     assert haulway.safetensors.installed() is False
@@ -74,7 +74,7 @@ def test_models_are_saved_and_loaded(tmp_path, case):
     haulway.safetensors.uninstall()
     model.save_pretrained(stock, max_shard_size=shard)
     haulway.safetensors.install()
-    # The package's files are the same to the byte.
+    # The package's files are byte for byte the same.
     names = sorted(path.name for path in ours.iterdir())
     assert names == sorted(path.name for path in stock.iterdir())
     assert sum(name.endswith(".safetensors") for name in names) > (case == "sharded")
@@ -133,7 +133,7 @@ def test_bin_files_are_read_by_our_torch_load(tmp_path, installed):
 def test_a_folder_that_haulway_opened_is_a_state_dict(tmp_path):
     model = llama()
     model.save_pretrained(tmp_path, max_shard_size="40KB")
-    haulway.safetensors.uninstall()  # It needs nothing patched.
+    haulway.safetensors.uninstall()  # It needs no patch.
     with haulway.open(tmp_path) as checkpoint:
         state = {name: checkpoint.get_slice(name) for name in checkpoint}
         found = transformers.LlamaForCausalLM.from_pretrained(
@@ -223,8 +223,8 @@ def test_accelerate_saves_loads_and_dispatches(tmp_path):
 
 
 def test_parts_of_a_model_stay_on_disk(tmp_path):
-    """device_map="auto" with little memory puts layers into the offload folder;
-    a model that was offloaded gives the same numbers."""
+    """With little memory, device_map="auto" puts layers into the offload
+    folder; an offloaded model computes the same numbers."""
     model = llama().eval()
     model.save_pretrained(tmp_path / "model", max_shard_size="40KB")
     tokens = torch.arange(8).view(1, 8)

@@ -1,4 +1,4 @@
-"""The stand-in for vLLM against the files of the real wheel, by their syntax.
+"""Compares the stub for vLLM with the source files of the real wheel.
 
 HAULWAY_VLLM names the folder with the wheel's content; see scripts/test-hosts.
 """
@@ -19,7 +19,7 @@ def parsed(root, module):
 
 
 def functions(tree):
-    """{"Class.name" or "name": names of arguments, self left out}"""
+    """Returns {"Class.name" or "name": names of arguments without self}."""
     found = {}
     for node in tree.body:
         parts = node.body if isinstance(node, ast.ClassDef) else [node]

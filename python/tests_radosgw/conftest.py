@@ -1,6 +1,7 @@
-"""An S3 that checks what it is sent: radosgw of Ceph, with all it stands on.
+"""An S3 server that verifies requests: Ceph's radosgw, with all its
+dependencies.
 
-It takes some 15 seconds to begin; scripts/test-radosgw installs it.
+It takes about 15 seconds to start; scripts/test-radosgw installs it.
 """
 
 import contextlib
@@ -55,7 +56,8 @@ rgw frontends = {frontends}
 
 
 class Gateway:
-    """A gateway that runs: its URLs, and who may sign its own certificate."""
+    """A running gateway: its URLs, and the authority that signed its
+    certificate."""
 
     def __init__(self, url, tls_url, ca):
         self.url, self.tls_url, self.ca = url, tls_url, ca
@@ -122,7 +124,7 @@ def gateway():
 
 @pytest.fixture(scope="session")
 def client(gateway):
-    """boto3's, of a gateway that has the bucket "bkt"."""
+    """Returns boto3's client of a gateway that has the bucket "bkt"."""
     client = boto3.client(
         "s3", endpoint_url=gateway.url, region_name="us-east-1",
         aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
@@ -133,7 +135,7 @@ def client(gateway):
 
 @pytest.fixture
 def s3(client, gateway, monkeypatch, tmp_path):
-    """The same, which the environment names, and nothing else."""
+    """The same client, with only this gateway in the environment."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "SSL_CERT_")) or name == "CURL_CA_BUNDLE":
             monkeypatch.delenv(name)

@@ -1,5 +1,5 @@
-"""S3 as a store that checks every signature sees it: R37 and R56 of docs/s3.md,
-and what of the others only such a store can say."""
+"""S3 on a store that verifies every signature: R37 and R56 of docs/s3.md, and
+parts of other items that only such a store can test."""
 
 import concurrent.futures
 import os

@@ -1,9 +1,8 @@
-"""A plugin of pytest by which the tests of the tensorizer package run Haulway:
-`import tensorizer` brings haulway.tensorizer, and what those tests take from
-networks comes from this machine: a page over http, a store that has the model
-of the bucket "tensorized", and a small model of random weights in place of the
-one that transformers would fetch. scripts/test-tensorizer runs them.
-"""
+"""A pytest plugin with which the tensorizer package's tests run Haulway.
+`import tensorizer` gives haulway.tensorizer. Network resources of the tests are
+served by this machine: a page over http, a store with the model of the bucket
+"tensorized", and a small model of random weights in place of the one that
+transformers would download. scripts/test-tensorizer uses it."""
 
 import contextlib
 import http.server
@@ -30,7 +29,8 @@ from remote_servers import await_port, certificate
 
 _PAGE = b"# GPT Neo\n\n[![DOI](https://example/doi.svg)](https://example/doi)\n"
 _MODEL = "EleutherAI/gpt-neo-125M"
-_THEIRS = "object.ord1.coreweave.com"  # Where those tests look for the model.
+# The host from which those tests load the model.
+_THEIRS = "object.ord1.coreweave.com"
 _KEYS = {"aws_access_key_id": "AKID", "aws_secret_access_key": "s3cret"}
 _HELLO = 1
 _WORDS, _WIDTH = 5000, 1024
@@ -45,7 +45,7 @@ class Layer(torch.nn.Linear):
 
 
 class Model(torch.nn.Module):
-    """It says hello, if its weights are there: 51 MiB."""
+    """Says hello if its weights are present: 51 MiB."""
 
     def __init__(self):
         super().__init__()
@@ -99,7 +99,7 @@ def _transformers():
 
 
 class _MockS3:
-    """The name that moto had for it until its version 5."""
+    """moto's class under the name that it had before version 5."""
 
     FAKE_KEYS = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s3cret"}
 
@@ -143,7 +143,8 @@ class _Page(http.server.BaseHTTPRequestHandler):
 
 
 def _take_over(endpoint):
-    """The modules by the reference's names, with what its tests set in them."""
+    """Installs the modules under the reference's names, with what its tests
+    expect in them."""
     ours = haulway.tensorizer
     stream_io, access = ours.stream_io, ours._s3
     stream_io.default_s3_write_endpoint = endpoint
@@ -156,7 +157,7 @@ def _take_over(endpoint):
     for name in ("stream_io", "serialization", "utils", "torch_compat"):
         sys.modules[f"tensorizer.{name}"] = importlib.import_module(
             f"haulway.tensorizer.{name}")
-    ours.serialization.TensorHash = None  # A type that other tests look into.
+    ours.serialization.TensorHash = None  # A type that other tests inspect.
     ciphers = types.ModuleType("tensorizer._crypt")
     ciphers.available = True
     sys.modules["tensorizer._crypt"] = ciphers
@@ -184,7 +185,8 @@ def _model_in_store(request):
 
 
 def _start_redis(port=6381):
-    """Theirs waits for a line that may have been read already."""
+    """Replaces the reference's function, which waits for a line that may
+    already have been read."""
     process = subprocess.Popen(
         ["redis-server", "--port", str(port), "--save", "", "--bind",
          "127.0.0.1"], stdout=subprocess.PIPE)
