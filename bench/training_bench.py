@@ -38,7 +38,7 @@ def large(gib):
 
 
 def loading(folder, state):
-    """Both load into the same memory from files of torch's writer."""
+    """Compares loads into the same memory from files of torch's writer."""
     dcp.save(state, checkpoint_id=folder, no_dist=True)
     into = {name: torch.empty_like(one) for name, one in state.items()}
     return [
@@ -50,7 +50,7 @@ def loading(folder, state):
 
 
 def saving(folder, state):
-    """Both save durably, each over its previous save."""
+    """Compares durable saves, each over its previous save."""
     return [
         ("haulway", lambda: dcp.save(
             state, storage_writer=Writer(folder / "ours", durability="full"),
@@ -62,7 +62,7 @@ def saving(folder, state):
 
 
 def cold(folder, contenders):
-    """The same for files that are not in the page cache."""
+    """Measures the same for files that are not in the page cache."""
 
     def timed(function):
         for file in folder.iterdir():

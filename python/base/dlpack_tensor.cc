@@ -25,7 +25,7 @@ struct DlpackTensor {
   std::vector<int64_t> strides;
 };
 
-// The tensor that a consumer holds, and the memory behind it.
+// A tensor in a consumer's hands, and the memory that it keeps alive.
 template <class Managed>
 struct Exported {
   Managed managed = {};

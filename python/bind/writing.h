@@ -160,7 +160,7 @@ auto RunWith(std::unique_ptr<ByteSink> sink, Progress& told, Signals signals,
   return told.Run(work, signals);
 }
 
-// The write options that every call has beside its own.
+// The write options that every call has in addition to its own.
 struct Engine {
   WriteOptions write;
   FileSinkOptions file;

@@ -88,7 +88,7 @@ def passphrase(name, value, encoding="utf-8"):
 
 
 def salt(name, value, encoding="utf-8"):
-    """A salt: 16 bytes, or text that is encoded to them."""
+    """Checks a salt: 16 bytes, or text that is encoded to them."""
     if isinstance(value, str):
         value = _encoded(name, value, encoding)
     if not isinstance(value, _BYTES):

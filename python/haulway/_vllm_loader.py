@@ -1,8 +1,8 @@
 """The loader of vLLM's load format "haulway". Imported by vLLM's processes.
 
-How: vLLM's DefaultModelLoader finds the files of a model, filters what this
-rank does not want, and tells which weights are missing; here only the reading
-is ours. The files are found as for its format "hf": safetensors before .bin
+How: vLLM's DefaultModelLoader finds the files of a model, filters weights that
+this rank does not need, and reports missing weights; only the reading is
+Haulway's. Files are searched as for vLLM's format "hf": safetensors before .bin
 before .pt.
 """
 

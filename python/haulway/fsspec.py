@@ -188,7 +188,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         seconds = getattr(os.stat(name), field)
         return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
 
-    # Changing what is there
+    # Changing files
 
     def _local(self, path):
         """Returns the local path, or None for a URL."""

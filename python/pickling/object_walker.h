@@ -85,7 +85,7 @@ class ObjectWalker {
   bool IsData(std::string_view module, std::string_view name) const;
 
   // --- object_tensors.cc: tensors and storages of torch.
-  // Writes a dense tensor on the CPU that has no state beside its elements.
+  // Writes a dense tensor on the CPU that has no state except its elements.
   Outcome SaveTensor(PyObject* tensor, bool is_parameter);
   // A global name in the pickle, and the key of its memo entry.
   struct WrittenName {

@@ -1,4 +1,4 @@
-"""Names, sizes and times as they are printed."""
+"""Formats names, sizes and times for printing."""
 
 from __future__ import annotations
 

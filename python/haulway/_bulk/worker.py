@@ -52,11 +52,11 @@ class Channel:
 
 
 def serve(descriptor, parent):
-    """The main loop of a worker: receives tasks and sends records until the
-    channel is closed.
+    """Runs the main loop of a worker: receives tasks and sends records until
+    the channel is closed.
 
     descriptor: this end of the channel.
-    parent: the id of the process of the engine.
+    parent: the id of the engine's process.
     """
     from .verbs import run_task
 

@@ -55,7 +55,8 @@ def cuda_storages(core, rows, device, reading):
 
 
 def load_into(core, rows, tensors, device, reading):
-    """Fills tensors of one GPU, each of the bytes of the storage of its row."""
+    """Fills tensors on one GPU; each tensor has the size of its row's
+    storage."""
     index = _index_of(device)
     torch.cuda.current_stream(index).synchronize()
     reading.tell(

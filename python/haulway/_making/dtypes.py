@@ -63,7 +63,8 @@ def dtype_name(dtype):
     Raises InvalidArgumentError if `dtype` is not a dtype.
     """
     if isinstance(dtype, str):
-        found = _haulway.dtype_name(dtype)  # In any case, or torch's name.
+        # Accepts any case, and torch's names.
+        found = _haulway.dtype_name(dtype)
         if found is not None:
             return found
     if type(dtype).__module__ == "torch":

@@ -137,7 +137,7 @@ class Reading:
         return source
 
     def open(self, path, mapped=False):
-        """The open checkpoint of the library."""
+        """Opens the library's checkpoint."""
         return self.open_with_source(path, mapped)[0]
 
     def open_with_source(self, path, mapped=False):

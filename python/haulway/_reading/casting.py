@@ -47,7 +47,7 @@ class Casting:
         self._rows = range(core.storage_count()) if rows is None else rows
 
     def load(self, reading):
-        """The memories of storages by row, cast."""
+        """Loads and casts the storages; returns memories by row."""
         cast = [row for row in self._rows if row in self._stored]
         rest = [row for row in self._rows if row not in self._stored]
         requests = [
@@ -58,7 +58,7 @@ class Casting:
         return dict(zip(cast + rest, reading.tensors(self._core, requests)))
 
     def info(self, info):
-        """What becomes of a tensor."""
+        """Returns a tensor's TensorInfo after the cast."""
         if info.storage in self._stored:
             return info._replace(dtype=self.dtype)
         if info.storage is None and is_float(info.dtype):

@@ -135,15 +135,16 @@ def remote_of(values):
 
 
 def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
-    """A source over a path, bytes, a file object from its position on, or over
-    a list of them, which are one checkpoint then.
+    """Opens a path, bytes, a file object from its position on, or a list of
+    them, which then form one checkpoint.
 
-    A path names a file, a folder, or another thing that haulway/open.h lists.
+    A path names a file, a folder, or anything else that haulway/open.h lists.
 
     A file object over a regular file is read through its descriptor, without
-    the object. A file object that can seek is read by ranges, and must stay open
-    as long as the source is used. Any other file object is read whole, at once.
-    The position of a file object afterwards is unspecified.
+    the object. A file object that can seek is read by ranges, and must stay
+    open as long as the source is used. Any other file object is read
+    completely, at once. The position of a file object afterwards is
+    unspecified.
 
     flags: flags of the mapping, if the file is to be mapped.
     remote: the result of remote_of(); None: the configured options.

@@ -129,7 +129,7 @@ def typed_storage(untyped, dtype):
     except (RuntimeError, TypeError) as error:
         if "_internal" not in str(error):
             raise
-    return torch.storage.TypedStorage(**words)  # This way warns.
+    return torch.storage.TypedStorage(**words)  # This alternative warns.
 
 
 def untyped_storage(typed):
@@ -286,7 +286,8 @@ def serialization_state():
 
 
 def configured(section, name):
-    """torch.utils.serialization.config, which torch 2.6 has not."""
+    """Returns a value of torch.utils.serialization.config, which torch 2.6
+    lacks."""
     try:
         from torch.utils.serialization import config
     except ImportError:

@@ -159,7 +159,8 @@ def records_of(pickled, alignment, byteorder=True):
 
 
 def archive_name(path):
-    """What torch calls the folder of all records in a file of that name."""
+    """Returns torch's name for the folder of all records in a file of that
+    name."""
     path = path_of(path)
     return _haulway.archive_name_of(path) if path.isascii() else "archive"
 

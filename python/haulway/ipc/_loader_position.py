@@ -86,7 +86,8 @@ class Position:
             self.worker_states[worker] = copy.deepcopy(worker_state)
 
     def state(self):
-        """As a dict of plain values and of what datasets and samplers say."""
+        """Returns a dict of plain values and of the states of datasets and
+        samplers."""
         dataset = None
         if self.loader.num_workers == 0 and is_stateful(self.loader.dataset):
             dataset = copy.deepcopy(self.loader.dataset.state_dict())

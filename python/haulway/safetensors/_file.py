@@ -1,10 +1,10 @@
-"""safe_open: a safetensors file whose tensors are read when asked for.
+"""safe_open: a safetensors file whose tensors are read on access.
 
-How: the library opens the file once; a tensor of torch on the CPU is a view of
-a private mapping, as the package's is, and is lent by DLPack without a copy.
-All else (NumPy, GPUs, other backends, plans) goes through the library's engine,
-which reads what is wanted in parallel. What was tried instead: Haulway's own
-Checkpoint, whose locks and statistics cost more than such a view does.
+How: the library opens the file once. A torch tensor on the CPU is a view of a
+private mapping, as in the package, and is passed by DLPack without a copy.
+Everything else (NumPy, GPUs, other backends, plans) uses the library's engine,
+which reads in parallel. Haulway's own Checkpoint was tried instead; its locks
+and statistics cost more than such a view does.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Ours in place of the safetensors package, for programs that import that.
+"""Puts Haulway in place of the safetensors package for programs that import it.
 
-How: sys.modules names modules, and modules have bound objects by any name.
-Both are exchanged by identity: what is one of the package's own objects
-becomes ours, wherever a module has it. What was tried instead: lists of the
+How: sys.modules maps names to modules, and modules have bound objects under any
+name. Both are exchanged by identity: an object of the package is replaced by
+ours in every module that has it. Two alternatives were tried: lists of the
 names that known programs bind, which change with each release; and exchanging
-ours by identity on the way back, which took ours from programs that had
-imported them by our name.
+ours by identity on the way back, which also removed ours from programs that had
+imported Haulway under its own name.
 """
 
 from __future__ import annotations

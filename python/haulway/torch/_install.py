@@ -1,10 +1,12 @@
-"""Ours in place of torch.load and torch.save, for programs that call those.
+"""Puts Haulway in place of torch.load and torch.save for programs that call
+them.
 
-How: what stands for torch's function has its signature, tries ours, and calls
-torch's with the same arguments where ours refuses, so that what a program may
-expect of torch (its classes, its errors) is as before. Modules that bound
-torch's function by another name are found by identity. What was tried instead:
-to raise our own errors, which libraries that catch torch's do not know.
+How: the replacement has the signature of torch's function. It tries Haulway's
+function and, if that refuses, calls torch's with the same arguments, so that a
+program gets the same classes and errors from torch as before. Modules that
+bound torch's function under another name are found by identity. Raising
+Haulway's errors was tried instead; libraries that catch torch's errors do not
+know them.
 """
 
 from __future__ import annotations

@@ -177,8 +177,8 @@ def test_our_files_are_read_by_their_source(nginx, tmp_path):
 
 
 class Store(fsspec.AbstractFileSystem):
-    """Replaces fsspec's own file system for s3://, of which only removing is
-    used; in a chain, it is asked how the URL is split."""
+    """Replaces fsspec's own file system for s3://. Haulway uses it to remove
+    files and, in a chained URL, to split the URL."""
 
     protocol = "s3"
     removed = []

@@ -426,7 +426,7 @@ def test_a_buffer_in_use_is_left_alone(name):
         haulway.publish_buffer(name, 1000)
     array = np.frombuffer(buffer, np.uint8)
     array[:] = 5
-    for number in range(1, 6):  # Without keeping it.
+    for number in range(1, 6):  # The publications do not use the buffer.
         haulway.publish(name, {"a": np.full(1000, number)})
         assert (array == 5).all()
     haulway.publish(name, {"a": array})

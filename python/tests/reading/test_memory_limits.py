@@ -157,8 +157,8 @@ def write_sparse(path, *sizes):
 
 
 def test_what_is_converted_need_not_fit_into_memory(tmp_path):
-    # One tensor has three quarters of the bytes: not even a tensor may have to
-    # fit.
+    # One tensor has three quarters of the bytes: not even the largest tensor
+    # needs to fit.
     write_sparse(tmp_path / "a.safetensors", 768 << 20, *[1 << 20] * 256)
     # The proof also reads the new file.
     code, kib, said = measured(

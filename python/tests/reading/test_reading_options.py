@@ -216,7 +216,7 @@ def test_scan_and_verify_take_safe_globals(tmp_path, monkeypatch):
 
 
 def test_a_str_is_one_name(tmp_path):
-    """It does not mean the characters of one."""
+    """A str is not a list of its characters."""
     path = tmp_path / "x.pt"
     torch.save({"a": torch.arange(1000), "b": Mine()}, path)
     full = f"{Mine.__module__}.{Mine.__qualname__}"

@@ -159,7 +159,7 @@ def test_verifying_reads_nothing_that_is_locked(tmp_path):
 
 
 def test_other_formats_open_in_two_requests(nginx, tmp_path, tensors):
-    """R32: however large their index is."""
+    """R32: however large the index is."""
     many = {f"a.rather.long.name.of.a.tensor.{i}": torch.full((4,), i)
             for i in range(8_000)}
     import gguf
@@ -346,7 +346,7 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("from_request", [0, 1])
 def test_lies_are_seen_through(model, lie, from_request):
-    """R1, R2, R3, R14: at once, without a retry."""
+    """R1, R2, R3, R14: detected at once, without a retry."""
     tell, error, text = LIES[lie]
 
     def handler(request):
@@ -424,7 +424,7 @@ def test_retries_have_an_end(model):
 
 @pytest.mark.parametrize(("retries", "count"), [(0, 1), (2, 3), (None, 6)])
 def test_opening_adds_no_retries_of_its_own(tmp_path, retries, count):
-    """R20, of what is asked for once the server was found."""
+    """R20: for requests after the server was found."""
     many_tensors(tmp_path / "model.pt", 3000)
     data = (tmp_path / "model.pt").read_bytes()
 
@@ -440,7 +440,7 @@ def test_opening_adds_no_retries_of_its_own(tmp_path, retries, count):
 
 
 def test_clients_do_not_retry_in_step(model):
-    """R22: each waits for a time of its own, of up to 0.2 s at first."""
+    """R22: each client waits for a random time, initially up to 0.2 s."""
     waits = []
     for _ in range(8):
         failed = []
@@ -756,7 +756,7 @@ def test_an_interrupt_ends_a_read_at_once():
 
 
 def test_many_requests_of_one_connection(nginx, tmp_path):
-    """R34: this nginx closes each connection after twenty."""
+    """R34: this nginx closes each connection after twenty requests."""
     url = nginx.put("rows.npy", b"")
     np.save(nginx.root / "rows.npy", np.arange(3 << 20, dtype=np.uint8))
     nginx.requests()

@@ -112,7 +112,7 @@ ENDPOINTS = ["option", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "services",
 def test_endpoints_are_taken_in_their_order(
     keys, monkeypatch, tmp_path, first, ignores
 ):
-    """R44: with all from `first` on there, and what stands before it not."""
+    """R44: the endpoints from `first` on are set, those before it are not."""
     there = ENDPOINTS[first:]
     lines = ["[default]"]
     if "services" in there:
@@ -155,7 +155,7 @@ def test_nobody_asks_only_if_that_is_wanted(monkeypatch):
 
 
 def test_credentials_that_end_in_the_middle_are_renewed(monkeypatch):
-    """R41: what came before is not asked for again."""
+    """R41: bytes received before the renewal are not requested again."""
     data = safetensors.torch.save(TENSORS)
     given = []
 
@@ -188,7 +188,7 @@ def test_credentials_that_end_in_the_middle_are_renewed(monkeypatch):
 
 
 def test_keys_of_customers_go_along_by_https(keys, monkeypatch, tmp_path):
-    """R49: with each request, and never in a message."""
+    """R49: the key is sent with each request, and is never in a message."""
     data = safetensors.torch.save(TENSORS)
     heads = []
 
@@ -221,7 +221,7 @@ def test_keys_of_customers_go_along_by_https(keys, monkeypatch, tmp_path):
 def test_a_killed_upload_leaves_what_was_there(
     keys, bucket, endpoint, monkeypatch, run, tmp_path
 ):
-    """R55: and is found, and ended."""
+    """R55: the unfinished upload is found and aborted."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
     haulway.put(b"old", "s3://bkt/models/m")
     with open(tmp_path / "big", "wb") as big:
@@ -318,7 +318,7 @@ def make_expired_certificate(folder):
 
 
 def test_expired_certificates_are_refused(tmp_path):
-    """R28: by a text of their own."""
+    """R28: an expired certificate has its own message."""
     pem, key = make_expired_certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem, key)

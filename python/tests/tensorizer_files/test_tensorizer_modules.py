@@ -150,7 +150,7 @@ def test_state_dicts(tmp_path, kind, layout):
 @pytest.mark.parametrize("writer, reader", [
     (compat, THEIRS), (THEIRS, compat), (compat, compat)])
 def test_torch_save_and_load(tmp_path, kind, writer, reader):
-    """Whole modules, with their training state, by torch's own calls."""
+    """Saves whole modules, with their training state, by torch's own calls."""
     model = made(kind).train()
     optimizer = torch.optim.AdamW(model.parameters())
     model(inputs(kind)).sum().backward()

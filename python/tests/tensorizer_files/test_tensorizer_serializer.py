@@ -126,7 +126,7 @@ def known_name(module):
 @pytest.mark.parametrize("refused", [sparse, long_name, known_name])
 def test_nothing_is_removed_where_a_tensor_is_refused(tmp_path, refused):
     module = torch.nn.Sequential()
-    # As much by itself as is written at once.
+    # This parameter alone has as many bytes as are written at once.
     module.register_parameter("first", torch.nn.Parameter(torch.ones(17 << 20)))
     module.add_module("last", torch.nn.Linear(3, 3))
     message = refused(module.last)

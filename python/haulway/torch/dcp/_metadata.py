@@ -37,12 +37,13 @@ def no_gc():
 
 
 def read_metadata(source, opening):
-    """torch's Metadata of a source that is a .metadata file.
+    """Reads a source, a .metadata file, as torch's Metadata.
 
     opening: options as _haulway.open_checkpoint() takes them.
-    Raises UnsafeError, with the file and the byte, for a name that is none of
-    those of a Metadata, CorruptError for parts that contradict each other, and
-    UnsupportedError for chunks that were written through an extension.
+
+    Raises UnsafeError, with the file and the byte, for a name that a Metadata
+    does not use, CorruptError for inconsistent parts, and UnsupportedError for
+    chunks that were written through an extension.
     """
     facts, planner_data, storage_meta, version = _haulway.dcp_metadata(
         source, opening
