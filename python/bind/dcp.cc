@@ -115,9 +115,8 @@ class PlainValues {
     nb::dict dict;
     made_.emplace(value.identity(), dict);
     for (const MappingItem& item : value.mapping().items()) {
-      if (item.key.identity() != nullptr)
-        continue;  // A container may not be
-                   // hashable.
+      // A container may not be hashable.
+      if (item.key.identity() != nullptr) continue;
       dict[Of(item.key)] = Of(item.value, depth + 1);
     }
     return dict;
