@@ -338,7 +338,7 @@ TEST(Arena, UnitsAreFoundInTheOrderOfCommits) {
 }
 
 TEST(Arena, ManyThreadsFindEachUnitOnce) {
-  constexpr uint32_t kUnits = 4000;
+  constexpr uint32_t kUnits = 100'000;
   constexpr size_t kThreads = 4;
   Ends ends(Variable(uint64_t{64} * kUnits, kUnits));
   for (uint32_t i = 0; i < kUnits; ++i) ends.Put("x");
