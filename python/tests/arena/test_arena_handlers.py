@@ -236,7 +236,8 @@ def test_G1_an_idle_worker_wakes_and_ends_when_told():
 
 
 def test_G2_silence_past_the_limit_is_an_error():
-    iterator = iter(iterate_in_subprocess(workers.silent, timeout=0.2))
+    iterator = iter(iterate_in_subprocess(workers.silent, timeout=0.2,
+                                          mp_context="fork"))
     assert next(iterator) == 1
     with pytest.raises(WorkerTimeout):
         next(iterator)
@@ -251,7 +252,8 @@ def test_G3_silence_within_the_limit_is_none():
 
 def test_G4_a_consumer_that_is_idle_itself_meets_no_limit():
     source = iterate_in_subprocess(
-        functools.partial(workers.counted, 9), timeout=0.2, buffer_size=1
+        functools.partial(workers.counted, 9), timeout=0.2, buffer_size=1,
+        mp_context="fork",
     )
     iterator = iter(source)
     assert next(iterator) == 0

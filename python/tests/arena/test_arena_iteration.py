@@ -230,7 +230,7 @@ def test_S11_S12_S19_S20_items_then_the_end():
 
 
 def test_S18_silence_for_too_long():
-    source = iterate_in_subprocess(workers.silent, timeout=0.3)
+    source = iterate_in_subprocess(workers.silent, timeout=0.3, mp_context="fork")
     iterator = iter(source)
     assert next(iterator) == 1
     start = time.monotonic()
@@ -267,7 +267,7 @@ def test_an_item_that_cannot_be_pickled_is_an_error(arena):
 
 
 def test_none_and_nothing_are_items():
-    source = iterate_in_subprocess(lambda: [None, (), 0, ""])
+    source = iterate_in_subprocess(lambda: [None, (), 0, ""], mp_context="fork")
     assert list(source) == [None, (), 0, ""]
 
 
@@ -279,7 +279,7 @@ def test_items_larger_than_everything(arena):
 
 
 def test_other_threads_run_while_it_waits():
-    source = iterate_in_subprocess(workers.silent, timeout=0.5)
+    source = iterate_in_subprocess(workers.silent, timeout=0.5, mp_context="fork")
     iterator = iter(source)
     next(iterator)
     ticks = []

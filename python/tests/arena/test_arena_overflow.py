@@ -197,7 +197,7 @@ def test_nothing_is_left_when_everybody_is_killed():
     parent = os.fork()
     if parent == 0:
         source = iterate_in_subprocess(
-            large(10_000), arena=SharedMemoryArena(MIB)
+            large(10_000), arena=SharedMemoryArena(MIB), mp_context="fork"
         )
         held = []
         for item in source:

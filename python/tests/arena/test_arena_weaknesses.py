@@ -235,7 +235,7 @@ def test_W6_failing_to_start_leaves_nothing(fn):
         with pytest.raises(RuntimeError, match="silent"):
             iterate_in_subprocess(
                 workers.generator, initializer=lambda: time.sleep(3600),
-                timeout=0.2, arena=arena,
+                timeout=0.2, arena=arena, mp_context="fork",
             )
     assert arena.closed
     gc.collect()
