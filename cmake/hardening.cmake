@@ -8,11 +8,14 @@
 include(CheckCXXCompilerFlag)
 
 add_compile_options(-fstack-protector-strong)
-foreach(flag stack-clash-protection cf-protection=full)
-  string(MAKE_C_IDENTIFIER ${flag} name)
-  check_cxx_compiler_flag(-f${flag} HAULWAY_HAS_${name})
-  if(HAULWAY_HAS_${name})
-    add_compile_options(-f${flag})
+# The last two are of x86-64 and of aarch64: returns and jumps lead only where
+# the program meant them to.
+foreach(flag -fstack-clash-protection -fcf-protection=full
+             -mbranch-protection=standard)
+  string(MAKE_C_IDENTIFIER HAULWAY_HAS_${flag} name)
+  check_cxx_compiler_flag(${flag} ${name})
+  if(${name})
+    add_compile_options(${flag})
   endif()
 endforeach()
 if(NOT HAULWAY_SANITIZE)

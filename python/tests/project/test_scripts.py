@@ -64,6 +64,7 @@ def test_an_unknown_option_is_refused_at_once(script, option):
     ("test", ["tsan"]), ("test", ["--tsan", "more"]),
     ("test", ["test_cli.py"]), ("test", ["--quick", "test_nothing.py"]),
     ("test", ["--quick", "test_cli.py", "conftest.py"]),
+    ("test-aarch64", ["tsan"]), ("test-aarch64", ["arena", "nothing"]),
     ("test-gpu", ["python3", "more"]), ("test-packages", []),
     ("test-packages", ["no/folder"]), ("test-packages", ["docs", "more"]),
 ])
@@ -76,6 +77,6 @@ def test_an_unknown_word_is_refused_at_once(script, words):
 
 
 def test_every_script_is_in_the_list_for_contributors():
-    listed = re.findall(r"^\| `scripts/([a-z-]+)` \|",
+    listed = re.findall(r"^\| `scripts/([a-z0-9-]+)` \|",
                         (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert sorted(listed) == SCRIPTS
