@@ -10,18 +10,21 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
 import urllib.request
 from collections.abc import Callable
 
-import toolchain
-
 CMAKE = ("cmake", "-S", ".", "-B", "build-static", "-G", "Ninja",
          "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF",
          "-DCMAKE_INSTALL_LIBDIR=lib", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON",
          "-DBUILD_TESTING=OFF")
+
+
+COMPILERS = {"C_COMPILER": "cc", "CXX_COMPILER": "c++", "AR": "ar",
+             "RANLIB": "ranlib"}
 
 
 class Builder:
@@ -32,8 +35,7 @@ class Builder:
         self.prefix = prefix
         self.tools = tools
         # Keeps this machine's paths out of the binaries.
-        self.flags = " ".join((*toolchain.C_FLAGS,
-                               f"-ffile-prefix-map={source}=."))
+        self.flags = " ".join((*tools.flags, f"-ffile-prefix-map={source}=."))
         self.environment = {**environment, "CFLAGS": self.flags,
                             "CXXFLAGS": self.flags}
         self.log = log
@@ -46,25 +48,28 @@ class Builder:
     def make(self, *words, folder="."):
         self.run("make", f"-j{os.cpu_count()}", *words, folder=folder)
 
-    def cmake(self, *options, toolchain_file=True):
-        if toolchain_file:
+    def cmake(self, *options, by_system=False):
+        """Builds with the tools' compiler, or what is C++ with the system's, which
+        compiles Haulway."""
+        machine = self.tools.machine
+        if not by_system:
             options = (*options, f"-DCMAKE_TOOLCHAIN_FILE={self.tools.cmake_file}")
+        elif machine.is_this:
+            options = (*options, *(f"-DCMAKE_{variable}={machine.tool(name)}"
+                                   for variable, name in COMPILERS.items()))
+        else:
+            options = (*options, f"-DCMAKE_TOOLCHAIN_FILE={machine.cmake_file}")
         self.run(*CMAKE, f"-DCMAKE_INSTALL_PREFIX={self.prefix}", *options)
         self.run("cmake", "--build", "build-static")
         self.run("cmake", "--install", "build-static")
 
 
-# C++ is compiled by the compiler that compiles Haulway.
-SYSTEM = ("-DCMAKE_C_COMPILER=/usr/bin/cc", "-DCMAKE_CXX_COMPILER=/usr/bin/c++",
-          "-DCMAKE_AR=/usr/bin/ar", "-DCMAKE_RANLIB=/usr/bin/ranlib")
-
-
 def build_fmt(b):
-    b.cmake("-DFMT_TEST=OFF", "-DFMT_DOC=OFF", *SYSTEM, toolchain_file=False)
+    b.cmake("-DFMT_TEST=OFF", "-DFMT_DOC=OFF", by_system=True)
 
 
 def build_simdjson(b):
-    b.cmake("-DSIMDJSON_DEVELOPER_MODE=OFF", *SYSTEM, toolchain_file=False)
+    b.cmake("-DSIMDJSON_DEVELOPER_MODE=OFF", by_system=True)
 
 
 def build_re2(b):
@@ -78,7 +83,7 @@ def build_re2(b):
         text = subprocess.run(command, check=True, cwd=b.source,
                               capture_output=True).stdout
         (b.source / "re2" / f"{made}.cc").write_bytes(text)
-    b.cmake("-DRE2_BUILD_TESTING=OFF", *SYSTEM, toolchain_file=False)
+    b.cmake("-DRE2_BUILD_TESTING=OFF", by_system=True)
 
 
 def build_libdeflate(b):
@@ -95,13 +100,14 @@ def build_zlib(b):
 def build_libsodium(b):
     b.run("autoreconf", "--install")
     b.run("./configure", "--disable-shared", "--enable-static", "--with-pic",
-          "--disable-dependency-tracking", "--host=x86_64-linux-gnu",
-          "--build=x86_64-linux-gnu", f"--prefix={b.prefix}")
+          "--disable-dependency-tracking", f"--host={b.tools.machine.triple}",
+          f"--build={platform.machine()}-linux-gnu", f"--prefix={b.prefix}")
     b.make("install")
 
 
 def build_liburing(b):
-    b.run("./configure", "--cc=cc", "--cxx=/usr/bin/c++", f"--prefix={b.prefix}")
+    b.run("./configure", "--cc=cc", f"--cxx={b.tools.machine.tool('c++')}",
+          f"--prefix={b.prefix}")
     b.make("install", "ENABLE_SHARED=0", f"CFLAGS={b.flags}", folder="src")
     b.make("liburing.pc")
     pkgconfig = b.prefix / "lib/pkgconfig"
@@ -112,7 +118,7 @@ def build_liburing(b):
 def build_openssl(b):
     # The prefix is compiled in, as the location of modules and of the default
     # certificates.
-    b.run("perl", "Configure", "linux-x86_64", "no-shared", "no-module",
+    b.run("perl", "Configure", b.tools.machine.openssl, "no-shared", "no-module",
           "no-engine", "no-tests", "no-legacy", "no-autoload-config", "no-ui-console",
           "no-ssl3", "no-dtls", "no-srp", "no-comp", "no-cms", "no-ts", "no-ct",
           "no-idea", "no-seed", "no-camellia", "no-aria", "no-rc2", "no-rc4",
@@ -120,7 +126,7 @@ def build_openssl(b):
           "no-sm2", "no-sm3", "no-sm4", "no-gost", "no-blake2", "no-siphash",
           "--prefix=/usr", "--libdir=lib", "--openssldir=/etc/ssl",
           # The flags are compiled in, too. All paths here are relative.
-          *toolchain.C_FLAGS, CFLAGS="", CXXFLAGS="")
+          *b.tools.flags, CFLAGS="", CXXFLAGS="")
     b.make("build_libs")
     b.make("install_dev", "DESTDIR=" + str(b.source / "staged"))
     shutil.copytree(b.source / "staged/usr", b.prefix, dirs_exist_ok=True)
@@ -304,12 +310,12 @@ def unpack(dsc, folder, *options):
     return folder
 
 
-def build_all(folder, tools, epoch):
-    """Builds the libraries that are not built yet; returns the prefix and the
-    licence texts by library."""
+def build_all(folder, sources, tools, epoch):
+    """Builds the libraries that are not built yet, from source packages that are
+    kept in `sources`; returns the prefix and the licence texts by library."""
     folder = pathlib.Path(folder).resolve()
     prefix = folder / "prefix"
-    sources = Sources(folder / "sources")
+    sources = Sources(sources)
     tools.write_cmake_file(prefix)
     environment = tools.environment(epoch, prefix)
     licences = {}

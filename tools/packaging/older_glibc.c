@@ -15,27 +15,32 @@
 // correct.
 char __libc_single_threaded = 0;
 
-// glibc 2.33 turned these inline functions into real ones. 1 is the layout of
-// struct stat on x86-64.
+// glibc 2.33 turned these inline functions into real ones, which take the
+// version of the layout of struct stat.
+#ifdef __x86_64__
+#define LAYOUT 1
+#else
+#define LAYOUT 0
+#endif
 int __xstat(int, const char*, struct stat*);
 int __lxstat(int, const char*, struct stat*);
 int __fxstat(int, int, struct stat*);
 int __fxstatat(int, int, const char*, struct stat*, int);
 
-int stat(const char* path, struct stat* out) { return __xstat(1, path, out); }
-int lstat(const char* path, struct stat* out) { return __lxstat(1, path, out); }
-int fstat(int fd, struct stat* out) { return __fxstat(1, fd, out); }
+int stat(const char* path, struct stat* out) { return __xstat(LAYOUT, path, out); }
+int lstat(const char* path, struct stat* out) { return __lxstat(LAYOUT, path, out); }
+int fstat(int fd, struct stat* out) { return __fxstat(LAYOUT, fd, out); }
 int fstatat(int fd, const char* path, struct stat* out, int flags) {
-  return __fxstatat(1, fd, path, out, flags);
+  return __fxstatat(LAYOUT, fd, path, out, flags);
 }
 int stat64(const char* path, struct stat64* out) {
-  return __xstat(1, path, (struct stat*)out);
+  return __xstat(LAYOUT, path, (struct stat*)out);
 }
 int lstat64(const char* path, struct stat64* out) {
-  return __lxstat(1, path, (struct stat*)out);
+  return __lxstat(LAYOUT, path, (struct stat*)out);
 }
 int fstat64(int fd, struct stat64* out) {
-  return __fxstat(1, fd, (struct stat*)out);
+  return __fxstat(LAYOUT, fd, (struct stat*)out);
 }
 
 // glibc links this into every shared library, with a handle of its own.

@@ -12,7 +12,7 @@ import subprocess
 import toolchain
 
 LIBRARIES = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2",
-             "librt.so.1", "ld-linux-x86-64.so.2")
+             "librt.so.1")
 LIMIT = tuple(map(int, toolchain.GLIBC.split(".")))
 # A row of `readelf --dyn-syms`: its type, its section, its name and version.
 SYMBOL = re.compile(r"\s(FUNC|OBJECT|NOTYPE|TLS|IFUNC|<OS specific>: 10)\s+"
@@ -39,7 +39,7 @@ def symbols_of(library):
     return found
 
 
-def make_stand_in(library, name, folder):
+def make_stand_in(library, name, folder, compiler):
     """Writes a library `name` without code, where the linker will find it."""
     found = symbols_of(library)
     by_version, lines = {}, [".text"]
@@ -65,22 +65,25 @@ def make_stand_in(library, name, folder):
     (folder / f"{short}.s").write_text("\n".join(lines) + "\n")
     (folder / f"{short}.map").write_text(script)
     subprocess.run(
-        ["/usr/bin/cc", "-shared", "-nostdlib", f"-Wl,-soname,{name}",
+        [compiler, "-shared", "-nostdlib", f"-Wl,-soname,{name}",
          f"-Wl,--version-script={folder}/{short}.map", folder / f"{short}.s",
          "-o", folder / f"{short}.so"], check=True)
 
 
-def make_all(folder):
+def make_all(folder, machine):
     """Writes the stand-ins and the object with missing functions; returns the
     linker's options."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in LIBRARIES:
-        make_stand_in(f"/lib/{toolchain.MACHINE}-linux-gnu/{name}", name, folder)
+    compiler = machine.tool("cc")
+    for name in (*LIBRARIES, machine.loader):
+        make_stand_in(machine.root / f"lib/{machine.triple}/{name}", name, folder,
+                      compiler)
     source = pathlib.Path(__file__).with_name("older_glibc.c")
-    subprocess.run(["/usr/bin/cc", "-O2", "-fPIC", "-fvisibility=hidden",
-                    "-fno-builtin", "-c", source, "-o", folder / "older_glibc.o"],
+    subprocess.run([compiler, "-O2", "-fPIC", "-fvisibility=hidden", "-fno-builtin",
+                    "-c", source, "-o", folder / "older_glibc.o"],
                    check=True)
     return (f"{folder}/older_glibc.o -L{folder} -static-libstdc++ "
-            "-Wl,--no-as-needed -lpthread -ldl -lm -lrt -l:ld-linux-x86-64.so "
+            "-Wl,--no-as-needed -lpthread -ldl -lm -lrt "
+            f"-l:{machine.loader.split('.so')[0]}.so "
             "-Wl,--as-needed")

@@ -3,6 +3,7 @@
 import argparse
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import deb
 import interpreters
 import sdist
+import toolchain
 import wheel
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -42,36 +44,38 @@ def python_of(word):
     return pathlib.Path(shutil.which(word))
 
 
-def make_wheels(out, words):
+def make_wheels(out, words, machine):
     pythons = [python_of(word) for word in words] or [
         *{wheel.tag_of(python): python for python in
           [*interpreters.built(HOME), *wheel.find_pythons()]}.values()]
     if not pythons:
         raise SystemExit("no Python of 3.10 to 3.14 is found")
     for python in pythons:
-        yield wheel.make_wheel(python, out, FOLDER, epoch())
+        yield wheel.make_wheel(python, out, FOLDER, epoch(), machine)
 
 
-def make_sdist(out, _):
+def make_sdist(out, *_):
     return [sdist.make_sdist(out, FOLDER, epoch())]
 
 
-def make_debs(out, _):
+def make_debs(out, *_):
     return deb.make_debs(out, FOLDER, epoch())
 
 
 KINDS = {"wheel": make_wheels, "sdist": make_sdist, "deb": make_debs}
 
 
-def make(kinds, out, pythons=()):
-    """Makes packages of these kinds in `out`, and prints their names."""
+def make(kinds, out, pythons=(), machine=None):
+    """Makes packages of these kinds in `out`, and prints their names. Wheels are
+    for `machine`; by default for this one."""
+    machine = toolchain.MACHINES[machine or platform.machine()]
     if "deb" in kinds:
         # Report a missing maintainer before everything is compiled.
         deb.maintainer()
     os.umask(0o022)
     FOLDER.mkdir(parents=True, exist_ok=True)
     for kind in kinds:
-        for path in KINDS[kind](out.resolve(), pythons):
+        for path in KINDS[kind](out.resolve(), pythons, machine):
             print(f"{path.stat().st_size:>10} {path}", flush=True)
 
 
@@ -79,10 +83,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=[*KINDS, "all"])
     parser.add_argument("-o", dest="out", type=pathlib.Path, required=True)
+    parser.add_argument("--machine", choices=toolchain.MACHINES)
     parser.add_argument("pythons", nargs="*")
     options = parser.parse_intermixed_args()
     make(KINDS if options.kind == "all" else [options.kind], options.out,
-         options.pythons)
+         options.pythons, options.machine)
 
 
 if __name__ == "__main__":

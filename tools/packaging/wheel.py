@@ -64,20 +64,31 @@ def environment_of(python, folder):
     return inner
 
 
-def make_wheel(python, out, folder, epoch):
+def settings_of_another(tag, machine):
+    """What tells the build system that the extension is for another machine: the
+    environment, and definitions for CMake."""
+    suffix = f".cpython-{tag.removeprefix('cp')}-{machine.triple}.so"
+    return ({"SETUPTOOLS_EXT_SUFFIX": suffix},
+            {"CMAKE_TOOLCHAIN_FILE": machine.cmake_file})
+
+
+def make_wheel(python, out, folder, epoch, machine):
     """Builds the wheel of one interpreter into `out` and returns its path."""
     tag = tag_of(python)
-    tools = toolchain.Toolchain(folder / "toolchain")
-    prefix, licences = libraries.build_all(folder / "libraries", tools, epoch)
-    link = older_glibc.make_all(folder / f"glibc-{toolchain.GLIBC}")
+    suffix = machine.suffix
+    tools = toolchain.Toolchain(folder / f"toolchain{suffix}", machine)
+    prefix, licences = libraries.build_all(
+        folder / f"libraries{suffix}", folder / "libraries/sources", tools, epoch)
+    link = older_glibc.make_all(folder / f"glibc-{toolchain.GLIBC}{suffix}", machine)
     inner = environment_of(python, folder)
-    built = folder / f"built-{tag}"
+    built = folder / f"built-{tag}{suffix}"
     shutil.rmtree(built, ignore_errors=True)
     environment = {
         **os.environ,
         "PATH": f"{inner.parent}:/usr/bin:/bin", "TZ": "UTC",
         "SOURCE_DATE_EPOCH": str(epoch),
-        "CC": "/usr/bin/cc", "CXX": "/usr/bin/c++", "CMAKE_GENERATOR": "Ninja",
+        "CC": machine.tool("cc"), "CXX": machine.tool("c++"),
+        "CMAKE_GENERATOR": "Ninja",
         "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
         "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1",
     }
@@ -90,13 +101,17 @@ def make_wheel(python, out, folder, epoch):
         "CMAKE_SKIP_RPATH": "ON",
         "CMAKE_MODULE_LINKER_FLAGS": f"-s -Wl,--build-id=none {link}",
     }
+    if not machine.is_this:
+        for mine, other in zip((environment, defines),
+                               settings_of_another(tag, machine)):
+            mine.update(other)
     settings = [f"--config-settings=cmake.define.{name}={value}"
                 for name, value in defines.items()]
     # At the same depth as other build folders, so that all share the compiler
     # cache.
-    settings.append(f"--config-settings=build-dir=build/{toolchain.PLATFORM}-{tag}")
-    print(f"building the wheel of {tag}", flush=True)
-    with open(folder / f"wheel-{tag}.log", "wb") as log:
+    settings.append(f"--config-settings=build-dir=build/{machine.platform}-{tag}")
+    print(f"building the wheel of {tag}{suffix}", flush=True)
+    with open(folder / f"wheel-{tag}{suffix}.log", "wb") as log:
         done = subprocess.run(
             [inner, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps",
              "--verbose", "--wheel-dir", built, *settings, "."],
@@ -106,7 +121,7 @@ def make_wheel(python, out, folder, epoch):
         raise SystemExit(f"the wheel of {tag} cannot be built, see {log.name}")
     (wheel,) = built.glob("*.whl")
     out.mkdir(parents=True, exist_ok=True)
-    return repack.repack(wheel, out, toolchain.PLATFORM, libraries.LIBRARIES,
+    return repack.repack(wheel, out, machine.platform, libraries.LIBRARIES,
                          {**licences, **repack.runtime_licences(inner)}, epoch)
 
 

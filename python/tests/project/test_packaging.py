@@ -20,6 +20,7 @@ import package  # noqa: E402
 import release  # noqa: E402
 import repack  # noqa: E402
 import sbom  # noqa: E402
+import toolchain  # noqa: E402
 
 import make_man  # noqa: E402
 
@@ -252,3 +253,24 @@ def test_manual_pages_are_read_by_a_reader_of_them(tmp_path):
     text = make_man.page_of(tmp_path / "haulway", "1", "x")
     assert ".B \\-\\-it\\(aqs INT\n\\efB.not\n" in text
     assert ".SH EXAMPLES\n.nf\n\\&.x \\(aqa\\(aq\n.fi\n" in text
+
+
+def test_tools_compile_for_the_machine_of_the_wheel(tmp_path, monkeypatch):
+    """Each machine has tools of its own, in folders of its own."""
+    (tmp_path / "ziglang").mkdir()
+    (tmp_path / "ziglang/__init__.py").write_text("")
+    zig = tmp_path / "ziglang/zig"
+    zig.write_text('#!/bin/sh\necho "$@"\n')
+    zig.chmod(0o755)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ziglang", raising=False)
+    for name, machine in toolchain.MACHINES.items():
+        tools = toolchain.Toolchain(tmp_path / f"tools{machine.suffix}", machine)
+        said = subprocess.run([tools.bin / "cc", "x.c"], check=True, text=True,
+                              capture_output=True).stdout
+        assert said == f"cc -target {name}-linux-gnu.2.28 x.c\n"
+        assert machine.platform == f"manylinux_2_28_{name}"
+        told = tools.write_cmake_file(tmp_path).read_text()
+        assert ("CMAKE_SYSTEM_PROCESSOR" in told) is not machine.is_this
+        assert machine.is_this or machine.cmake_file.exists()
+    assert len({machine.suffix for machine in toolchain.MACHINES.values()}) == 2

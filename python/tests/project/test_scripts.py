@@ -65,6 +65,7 @@ def test_an_unknown_option_is_refused_at_once(script, option):
     ("test", ["test_cli.py"]), ("test", ["--quick", "test_nothing.py"]),
     ("test", ["--quick", "test_cli.py", "conftest.py"]),
     ("test-aarch64", ["tsan"]), ("test-aarch64", ["arena", "nothing"]),
+    ("package", ["wheel", "--machine", "vax"]),
     ("test-gpu", ["python3", "more"]), ("test-packages", []),
     ("test-packages", ["no/folder"]), ("test-packages", ["docs", "more"]),
 ])
