@@ -88,9 +88,17 @@ TEST(DcpLayout, NamesBothChunksThatOverlap) {
 }
 
 TEST(DcpLayout, AScalarHasOneChunk) {
-  Layout one({});
-  EXPECT_TRUE(CheckLayout(one.Add({}, {}).Make()).ok());
-  const Status status = CheckLayout(one.Add({}, {}).Make());
+  Metadata metadata;
+  metadata.files = {"__0_0.distcp"};
+  metadata.chunks.push_back({{}, {}, {0, 0, 100}});
+  StoredTensor& tensor = metadata.tensors.emplace_back();
+  tensor.name = "w";
+  tensor.chunk_count = 1;
+  metadata.entries.push_back({true, 0, {}});
+  EXPECT_TRUE(CheckLayout(metadata).ok());
+  metadata.chunks.push_back({{}, {}, {0, 100, 100}});
+  tensor.chunk_count = 2;
+  const Status status = CheckLayout(metadata);
   EXPECT_EQ(status.code(), Code::kCorrupt);
   EXPECT_THAT(status.message(),
               HasSubstr("chunk []+[] overlaps chunk []+[]; in 'w'"));
