@@ -45,8 +45,8 @@ function(haulway_module name)
     # compiler's cache works for other checkouts.
     add_test(NAME ${name} COMMAND ${name}_test
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    # What maps memory, as where pages are of 64 KiB. Sanitizers want to be
-    # loaded first.
+    # Modules that map memory are tested again as on a kernel with pages of 64
+    # KiB; not with sanitizers, whose library must be loaded first.
     if(name MATCHES "^(base|io|load|arena|publish)$"
        AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$"
        AND NOT HAULWAY_SANITIZE)
