@@ -195,9 +195,10 @@ class Loader {
 
   Status Allocate() {
     if (load_.plan.memory_bytes == 0) return Status();
-    const bool is_filled = std::ranges::all_of(load_.to_read, [&](uint32_t i) {
-      return TraitsOf(load_.At(i)).is_stored;
-    });
+    const bool is_filled = load_.options.pool != nullptr &&
+                           std::ranges::all_of(load_.to_read, [&](uint32_t i) {
+                             return TraitsOf(load_.At(i)).is_stored;
+                           });
     HAULWAY_ASSIGN(load_.memory,
                    LoadMemory::Allocate(load_.options, load_.plan.memory_bytes,
                                         is_filled, load_.progress));
