@@ -80,8 +80,8 @@ Result<DType> DTypeNamed(const std::string& text) {
   return Status(Code::kInvalidArgument, fmt::format("no dtype '{}'", text));
 }
 
-// Adds the casts of GLOB=DTYPE. Of the tensors that a glob matches, only
-// floating-point ones are cast; a tensor that is named must be.
+// Adds the casts of GLOB=DTYPE. A glob casts only the floating-point tensors
+// that it matches; a tensor that is named must be one.
 Status AddCasts(const Checkpoint& file, const std::string& text,
                 DTypeByName* dtype_of) {
   const size_t at = text.rfind('=');

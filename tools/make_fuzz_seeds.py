@@ -27,7 +27,7 @@ import zipfile
 import zlib
 
 LARGEST = 64 << 10
-INDEX = 73  # Of a tensorizer file: the offset of the index,
+INDEX = 73  # In a tensorizer file, the offset of the index,
 RESERVED = 262144  # and its length in files of released writers.
 
 

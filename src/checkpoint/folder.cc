@@ -89,7 +89,7 @@ std::string Beside(const std::string& file, const std::string& name) {
 
 bool IsIndex(const std::string& name) { return name.ends_with(kIndexSuffix); }
 
-// Returns whether the file opens a directory. Of the files of ranks, only the
+// Returns whether the file opens a directory. For files of ranks, only the
 // first does.
 bool OpensDirectory(const std::string& name) {
   const std::string last = LastPart(name);

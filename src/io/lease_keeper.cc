@@ -294,7 +294,7 @@ class Keeper {
   std::vector<Lease> leases_;
   std::thread thread_;
   pid_t thread_id_ = 0;
-  int call_filters_ = 0;                // Of the thread, when it was started.
+  int call_filters_ = 0;                // The thread had these at its start.
   std::chrono::seconds break_time_{0};  // The last value read.
   Status refusal_;                      // Why threads cannot be stopped.
   bool ending_ = false;                 // The thread is told to end.

@@ -18,7 +18,7 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kLeastPage = 4096;  // Of any kernel.
+constexpr uint64_t kLeastPage = 4096;  // No kernel has smaller ones.
 // 32 samples of 128 KiB are 1024 pages, which take some tens of microseconds.
 constexpr uint64_t kSamples = 32;
 constexpr uint64_t kSampleBytes = 128 * kKiB;

@@ -42,7 +42,7 @@ struct HttpAttempt {
 
 struct HttpResponse {
   int status = 0;
-  // Of the last response; names in lower case.
+  // The headers of the last response; names in lower case.
   std::vector<HttpHeader> headers;
   // The response body, unless it went elsewhere; cut at HttpRequest::max_body.
   std::string body;

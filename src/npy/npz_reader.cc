@@ -1,7 +1,7 @@
 // Design: the frame of a stored array is its local header and the npy header,
 // so its storage is exactly its elements. The CRC-32 of a record covers the npy
 // header and the elements; that of the elements is computed from it and the
-// header's. Of a deflated array, opening inflates only the start with the
+// header's. Opening a deflated array inflates only the start with the
 // header. Reading inflates the header again, compares it, and drops it.
 //
 // Alternative not taken: inflate whole arrays on opening to know what they are.

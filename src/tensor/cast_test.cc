@@ -100,7 +100,7 @@ TEST(Cast, ThereAndBackIsTheSame) {
   }
 }
 
-// Of two neighbours, the nearer is chosen; of equally near ones, the even.
+// Chooses the nearer of two neighbours, and the even one if both are as near.
 TEST(Cast, RoundsToNearestEven) {
   for (const DType dtype : kFloats) {
     const uint64_t item = ItemBytes(dtype);

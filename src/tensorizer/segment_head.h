@@ -29,7 +29,7 @@ struct Segment {
   uint64_t end = 0;
   // Length of the content from `start`; the rest is slack.
   uint64_t data_length = 0;
-  uint32_t crc32 = 0;  // Of index and notes; 0 for other segments.
+  uint32_t crc32 = 0;  // For index and notes; else 0.
 
   friend bool operator==(const Segment&, const Segment&) = default;
 };

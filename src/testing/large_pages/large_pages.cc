@@ -26,7 +26,7 @@ constexpr size_t kReal = 4096;
 constexpr size_t kParts = kPage / kReal;
 constexpr long kCachestat = 451;  // On every architecture.
 
-// Of /proc/self/pagemap, the last that was opened.
+// The last descriptor of /proc/self/pagemap that was opened.
 int pagemap = -1;
 
 template <class Function>
