@@ -79,7 +79,9 @@ def build(tag, folder):
             shutil.rmtree(path, ignore_errors=True)
         (work / "built").mkdir(parents=True)
         (work / "source").symlink_to(source)
-        subprocess.run(["sh", "-euc", script_of(tag, prefix)], check=True,
-                       cwd=work / "built")
+        subprocess.run(["sh", "-euc", script_of(tag, prefix, work / "made")],
+                       check=True, cwd=work / "built")
+        # Whole or not at all, if the installation is interrupted.
+        (work / "made" / prefix.relative_to("/")).rename(prefix)
         shutil.rmtree(work)
     return program

@@ -302,11 +302,14 @@ class Sources:
 def unpack(dsc, folder, *options):
     """Unpacks a source package, with Debian's patches unless the options of
     dpkg-source exclude them, and returns its folder."""
-    shutil.rmtree(folder, ignore_errors=True)
+    part = folder.with_name(f"{folder.name}.part")
+    for path in (part, folder):
+        shutil.rmtree(path, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["dpkg-source", "--no-check", *options, "-x", dsc, folder],
+    subprocess.run(["dpkg-source", "--no-check", *options, "-x", dsc, part],
                    check=True, stdout=subprocess.DEVNULL,
                    stderr=subprocess.DEVNULL)
+    part.rename(folder)  # Whole or not at all, if unpacking is interrupted.
     return folder
 
 
