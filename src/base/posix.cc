@@ -1,3 +1,12 @@
+// Wrappers for system calls, and the limits of this process's groups.
+//
+// Design: calls that a signal interrupts are repeated, and long transfers are
+// split, because Linux moves at most 2 GiB at once. errno becomes a Status
+// where it arises, with the path or the byte. The quotas of processors are read
+// from the files of cgroups (version 2) at each use: they may change while a
+// process runs, and reading them takes microseconds. The groups of version 1
+// are left out.
+
 #include "base/posix.h"
 
 #include <fcntl.h>
@@ -10,8 +19,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
-#include <memory>
+#include <climits>
+#include <fstream>
 
 #include "base/text.h"
 
@@ -21,21 +30,6 @@ namespace {
 
 // Linux transfers at most 0x7ffff000 bytes per call (read(2)).
 constexpr size_t kMaxTransfer = size_t{1} << 30;
-
-// Returns the CPU quota of the topmost visible cgroup (v2), rounded up, or a
-// large number if there is no quota.
-int CgroupCpus() {
-  std::unique_ptr<FILE, int (*)(FILE*)> file(
-      std::fopen("/sys/fs/cgroup/cpu.max", "re"), &std::fclose);
-  long long quota = 0;
-  long long period = 0;
-  if (file == nullptr ||
-      std::fscanf(file.get(), "%lld %lld", &quota, &period) != 2 ||
-      quota <= 0 || period <= 0) {
-    return 1 << 20;
-  }
-  return static_cast<int>((quota + period - 1) / period);
-}
 
 }  // namespace
 
@@ -237,12 +231,42 @@ AllSignalsBlocked::~AllSignalsBlocked() {
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
+std::vector<std::string> CgroupFolders() {
+  std::string group = "/";
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    // The line of version 2 has no controllers (cgroups(7)).
+    if (line.starts_with("0::/")) group = line.substr(3);
+  }
+  std::vector<std::string> folders;
+  while (group.size() > 1) {
+    folders.push_back("/sys/fs/cgroup" + group);
+    group.resize(group.rfind('/'));
+  }
+  folders.emplace_back("/sys/fs/cgroup");
+  return folders;
+}
+
+int CgroupCpus(std::span<const std::string> folders) {
+  int cpus = INT_MAX;
+  for (const std::string& folder : folders) {
+    std::ifstream in(folder + "/cpu.max");
+    int64_t quota = 0;
+    int64_t period = 0;
+    // "max" in place of a number means that there is no quota.
+    if (!(in >> quota >> period) || quota <= 0 || period <= 0) continue;
+    const int64_t rounded_up = quota / period + (quota % period != 0 ? 1 : 0);
+    cpus = static_cast<int>(std::min<int64_t>(cpus, rounded_up));
+  }
+  return cpus;
+}
+
 int UsableCpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
   int cpus = 1;
   if (::sched_getaffinity(0, sizeof(set), &set) == 0) cpus = CPU_COUNT(&set);
-  return std::max(1, std::min(cpus, CgroupCpus()));
+  return std::max(1, std::min(cpus, CgroupCpus(CgroupFolders())));
 }
 
 }  // namespace haulway

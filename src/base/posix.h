@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "haulway/options.h"
 #include "haulway/status.h"
@@ -93,8 +94,16 @@ class AllSignalsBlocked {
   sigset_t before_;
 };
 
+// Returns the folders of this process's cgroup (version 2) and of the groups
+// above it, innermost first. A limit of any of them applies.
+std::vector<std::string> CgroupFolders();
+
+// Returns how many CPUs the smallest quota of these groups allows, rounded up;
+// INT_MAX if none has a quota.
+int CgroupCpus(std::span<const std::string> folders);
+
 // Returns the number of CPUs this process may use, by affinity and cgroup
-// quota; at least 1.
+// quotas; at least 1.
 int UsableCpus();
 
 }  // namespace haulway

@@ -64,32 +64,17 @@ std::optional<uint64_t> GroupMemory(const std::string& folder) {
   return *most - std::min(*most, held);
 }
 
-// Returns the cgroup v2 path of this process, or "/" if it is unknown.
-std::string GroupPath() {
-  std::ifstream in("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(in, line)) {
-    if (line.starts_with("0::/")) return line.substr(3);
-  }
-  return "/";
-}
-
 }  // namespace
 
 Machine LookAtMachine() {
   Machine machine;
   machine.cpus = UsableCpus();
   machine.available_memory = SystemMemory().value_or(UINT64_MAX);
-  // Each ancestor group may have a limit.
-  std::string group = GroupPath();
-  while (true) {
-    const auto most = GroupMemory("/sys/fs/cgroup" + group);
+  for (const std::string& folder : CgroupFolders()) {
+    const auto most = GroupMemory(folder);
     if (most.has_value()) {
       machine.available_memory = std::min(machine.available_memory, *most);
     }
-    if (group.size() <= 1) break;
-    group.resize(std::max<size_t>(group.rfind('/'), 1));
-    if (group.back() == '/' && group.size() > 1) group.pop_back();
   }
   return machine;
 }
