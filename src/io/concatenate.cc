@@ -153,6 +153,7 @@ SourceTraits ConcatenatedSource::Look(std::span<const ByteRange> ranges) const {
     if (all.file_system.empty()) all.file_system = one.file_system;
     if (total > 0) all.resident += one.resident * bytes[part] / total;
     all.parallel = std::max(all.parallel, one.parallel);
+    all.gathers |= one.gathers;
   }
   if (total == 0) all.resident = 1;
   return all;

@@ -190,6 +190,30 @@ TEST(ConcatenateSources, NamesThePartThatFails) {
             "out of order; of second");
 }
 
+// A GatheringSource joins neighbours itself, as the source of a DCP directory
+// does.
+class GatheringSource : public ByteSource {
+ public:
+  std::string_view name() const override { return "gathering"; }
+  uint64_t size() const override { return 1; }
+  Status ReadAt(uint64_t, std::span<std::byte>) const override {
+    return Status();
+  }
+  SourceTraits Look(std::span<const ByteRange>) const override {
+    return {.gathers = true};
+  }
+};
+
+TEST(ConcatenateSources, GathersIfAPartDoes) {
+  const auto bytes = MakeBufferSource(OwnedCopy("abc"));
+  const auto gathering = std::make_shared<GatheringSource>();
+  EXPECT_FALSE(
+      (*ConcatenateSources({bytes, bytes}, "all")).source->Look({}).gathers);
+  EXPECT_TRUE((*ConcatenateSources({bytes, gathering}, "all"))
+                  .source->Look({})
+                  .gathers);
+}
+
 TEST(FileSource, OpensItsNeighboursOnly) {
   const TemporaryFile file("one");
   const TemporaryFile beside("two!");

@@ -1,5 +1,6 @@
 #include "tensor/strided.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -44,9 +45,9 @@ std::optional<uint64_t> ElementExtent(std::span<const int64_t> shape,
 
 bool IsContiguous(std::span<const int64_t> shape,
                   std::span<const int64_t> strides) {
+  if (std::ranges::find(shape, 0) != shape.end()) return true;
   int64_t expected = 1;
   for (size_t d = shape.size(); d-- > 0;) {
-    if (shape[d] == 0) return true;
     if (shape[d] == 1) continue;
     if (strides[d] != expected) return false;
     if (__builtin_mul_overflow(expected, shape[d], &expected)) return false;

@@ -99,6 +99,8 @@ TEST(Strided, KnowsRowMajorOrder) {
       IsContiguous(std::vector<int64_t>{2, 3}, std::vector<int64_t>{1, 2}));
   EXPECT_TRUE(
       IsContiguous(std::vector<int64_t>{2, 0}, std::vector<int64_t>{7, 7}));
+  EXPECT_TRUE(
+      IsContiguous(std::vector<int64_t>{0, 2}, std::vector<int64_t>{7, 7}));
 }
 
 TEST(Strided, GathersTransposedAndExpandedElements) {
