@@ -62,7 +62,8 @@ nb::object TextOrNone(const std::optional<std::string_view>& text) {
 }
 
 // Converts plain values of a pickle: numbers, texts, tuples, lists and dicts.
-// Any other object, even if the caller allowed its name, becomes None.
+// Any other object, even if the caller allowed its name, becomes None; as a
+// key, it is left out with its value.
 class PlainValues {
  public:
   explicit PlainValues(uint32_t max_depth) : max_depth_(max_depth) {}
@@ -115,9 +116,10 @@ class PlainValues {
     nb::dict dict;
     made_.emplace(value.identity(), dict);
     for (const MappingItem& item : value.mapping().items()) {
-      // A container may not be hashable.
-      if (item.key.identity() != nullptr) continue;
-      dict[Of(item.key)] = Of(item.value, depth + 1);
+      const nb::object key = Of(item.key, depth + 1);
+      // All keys that became None would be one key.
+      if (key.is_none() && !item.key.is(Kind::kNone)) continue;
+      dict[key] = Of(item.value, depth + 1);
     }
     return dict;
   }

@@ -187,6 +187,35 @@ def test_metadata_that_run_code_are_refused(copy):
         haulway.open(folder)
 
 
+def test_planner_data_keep_their_keys(copy):
+    folder = copy("ranks2")
+    added = {("a", 1): "tuple", (): [("b",)], None: 1, 2.5: {("c", ("d",)): 3}}
+
+    def change(metadata):
+        metadata.planner_data["x"] = added
+
+    edit(folder, change)
+    found = haulway.torch.dcp.Reader(folder).read_metadata()
+    assert found.planner_data["x"] == added
+
+
+def test_keys_that_cannot_be_hashed_are_refused(copy):
+    folder = copy("ranks2")
+
+    def change(metadata):
+        metadata.planner_data["x"] = {("the place",): 1}
+
+    edit(folder, change)
+    path = folder / ".metadata"
+    data = path.read_bytes()
+    text = b"\x8c\x09the place"
+    assert data.count(text) == 1
+    # An empty list in place of the text; N0 pushes None and removes it.
+    path.write_bytes(data.replace(text, 5 * b"N0" + b"]"))
+    with pytest.raises(haulway.CorruptError, match="unhashable key"):
+        haulway.torch.dcp.Reader(folder).read_metadata()
+
+
 def test_names_that_are_data_elsewhere_are_refused(copy):
     import collections
 
