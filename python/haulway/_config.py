@@ -68,6 +68,8 @@ def _from_environment(section):
 
 
 def _of(section, values):
+    if not values:
+        return values
     return {name: value for (s, name), value in values.items() if s == section}
 
 
@@ -98,7 +100,9 @@ def resolve(section, given=None, defaults=None):
         ("environment", _from_environment(section)),
         ("outside", defaults),
     ):
-        for name, value in (layer or {}).items():
+        if not layer:
+            continue
+        for name, value in layer.items():
             if origins[name] != "default":
                 continue
             group = options[name].group

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
+import functools
+
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .host_stream import stream_from_host
 from .numpy_maker import NumpyMaker
+
+
+@functools.cache
+def _torch_modules():
+    """Imports torch and the modules that need torch."""
+    import torch
+
+    from .._torch import factory, objects
+    from . import device
+
+    return torch, factory, objects, device
 
 
 class TorchMaker:
     """Makes torch tensors on a device."""
 
     def __init__(self, device):
-        import torch
-
-        from .._torch import factory as _torch_factory
-        from .._torch import objects as _torch_object
-
-        _torch_object.check_device(device, "device")
-        self._torch = _torch_factory
+        torch, self._torch, self._objects, self._devices = _torch_modules()
+        self._objects.check_device(device, "device")
         self._device = torch.device(device)
         self._is_cpu = self._device.type == "cpu"
+        self._is_cuda = self._device.type == "cuda"
 
     def stream(self, core, rows, reading, order):
         """Yields (position in rows, storage) and loads ahead; see iterate()."""
-        from . import device as _device
-
-        if _device.is_cuda(self._device):
-            return _device.cuda_stream(core, rows, self._device, reading)
+        if self._is_cuda:
+            return self._devices.cuda_stream(core, rows, self._device, reading)
         return stream_from_host(self, core, rows, reading, order)
 
     def storages(self, core, rows, reading):
-        from . import device as _device
-
         if self._torch.is_meta(self._device):
             return {row: self._torch.meta_storage(core, row) for row in rows}
-        if _device.is_cuda(self._device):
+        if self._is_cuda:
             return dict(zip(
-                rows, _device.cuda_storages(core, rows, self._device, reading)
+                rows, self._devices.cuda_storages(core, rows, self._device, reading)
             ))
         return {
             row: self.storage(memory)
@@ -62,12 +67,9 @@ class TorchMaker:
         return chosen
 
     def object(self, core, reading):
-        from .._torch import objects as _torch_object
-        from . import device as _device
-
-        return _torch_object.build_object(
+        return self._objects.build_object(
             core, self._device, reading, classes=reading.classes,
-            on_gpu=_device.is_cuda(self._device),
+            on_gpu=self._is_cuda,
         )
 
 

@@ -13,7 +13,6 @@ given have their configured values; see _options and _config.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 
@@ -59,6 +58,7 @@ class Reading:
 
     memory = None
     _source_name = "memory"
+    _classes = None
 
     def __init__(self, caller, given, options=READING, defaults=None):
         checked = {}
@@ -89,10 +89,12 @@ class Reading:
 
     # Opening
 
-    @functools.cached_property
+    @property
     def classes(self):
         """Returns the names that pickles may use; see allowed.by_name()."""
-        return by_name(self.safe_globals)
+        if self._classes is None:
+            self._classes = by_name(self.safe_globals)
+        return self._classes
 
     def understanding(self, torch_too=True):
         """Returns the INDEX options as the library takes them.

@@ -136,10 +136,9 @@ def without_data(map_location):
 
 
 def is_meta(map_location):
-    return (
-        isinstance(map_location, (str, torch.device))
-        and torch.device(map_location).type == "meta"
-    )
+    if isinstance(map_location, str):
+        map_location = torch.device(map_location)
+    return isinstance(map_location, torch.device) and map_location.type == "meta"
 
 
 def meta_storage(core, row):
