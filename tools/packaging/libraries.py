@@ -313,14 +313,22 @@ def unpack(dsc, folder, *options):
     return folder
 
 
-def build_all(folder, sources, tools, epoch):
+def time_of(source):
+    """Returns the time of a source package, in seconds. Libraries contain it:
+    with the time of a commit, a wheel would depend on the commit at which its
+    libraries were built."""
+    return int(subprocess.run(
+        ["dpkg-parsechangelog", "-l", source / "debian/changelog", "-S",
+         "Timestamp"], check=True, text=True, capture_output=True).stdout)
+
+
+def build_all(folder, sources, tools):
     """Builds the libraries that are not built yet, from source packages that are
     kept in `sources`; returns the prefix and the licence texts by library."""
     folder = pathlib.Path(folder).resolve()
     prefix = folder / "prefix"
     sources = Sources(sources)
     tools.write_cmake_file(prefix)
-    environment = tools.environment(epoch, prefix)
     licences = {}
     for library in LIBRARIES:
         stamp = folder / f"{library.name}.stamp"
@@ -331,6 +339,7 @@ def build_all(folder, sources, tools, epoch):
         print(f"building {library.name} {library.version}", flush=True)
         source = unpack(sources.fetch(library.source, library.version, library.sha256),
                         folder / "source" / library.name)
+        environment = tools.environment(time_of(source), prefix)
         with open(folder / f"{library.name}.log", "wb") as log:
             try:
                 library.build(Builder(source, prefix, tools, environment, log))

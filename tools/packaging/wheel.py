@@ -78,7 +78,7 @@ def make_wheel(python, out, folder, epoch, machine):
     suffix = machine.suffix
     tools = toolchain.Toolchain(folder / f"toolchain{suffix}", machine)
     prefix, licences = libraries.build_all(
-        folder / f"libraries{suffix}", folder / "libraries/sources", tools, epoch)
+        folder / f"libraries{suffix}", folder / "libraries/sources", tools)
     link = older_glibc.make_all(folder / f"glibc-{toolchain.GLIBC}{suffix}", machine)
     inner = environment_of(python, folder)
     built = folder / f"built-{tag}{suffix}"
