@@ -107,6 +107,11 @@ struct FileSinkOptions {
   // Whether to bypass the page cache (O_DIRECT). By default a durable file of
   // 32 MiB or more does, if the file system supports it.
   std::optional<bool> direct = std::nullopt;
+  // Whether only its owner may read a file that replaces no other.
+  bool is_private = false;
+  // Whether the target is read while the sink is written to: it is never
+  // overwritten then, even if no file can be made beside it.
+  bool is_read = false;
   // If set, receives the temporary name that the file has from Begin() to
   // Commit(), so that others can write to it.
   std::string* temporary = nullptr;

@@ -228,8 +228,8 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(ArchiveWriterOptions()), 3u);
   }
   {
-    // No row: existing, direct, temporary.
-    [[maybe_unused]] const auto& [a, b, c, d] = FileSinkOptions();
+    // No row: existing, direct, is_private, is_read, temporary.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f] = FileSinkOptions();
     EXPECT_EQ(NamesOf(FileSinkOptions()), 1u);
   }
   {

@@ -121,13 +121,24 @@ class Target {
       struct stat facts;
       if (fd.get() >= 0 && ::fstat(fd.get(), &facts) == 0 &&
           S_ISREG(facts.st_mode) && facts.st_uid == ::geteuid() &&
-          ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+          ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 &&
+          StillNames(::dirfd(folder.get()), entry->d_name, facts)) {
         ::unlinkat(::dirfd(folder.get()), entry->d_name, 0);
       }
     }
   }
 
  private:
+  // Returns whether the name is still that of the file. Its owner may have
+  // removed it before it was locked, and another have taken the name. While it
+  // is locked, nobody else removes it.
+  static bool StillNames(int folder, const char* name,
+                         const struct stat& file) {
+    struct stat named;
+    return ::fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           named.st_dev == file.st_dev && named.st_ino == file.st_ino;
+  }
+
   // Returns whether Temporary() of some process could have made `name`.
   bool IsTemporary(std::string_view name) const {
     const std::string prefix = "." + stem_ + ".";
@@ -154,7 +165,10 @@ class FileSink : public ByteSink {
  public:
   FileSink(std::string name, Target target, const FileSinkOptions& options)
       : name_(std::move(name)), target_(std::move(target)), options_(options) {}
-  ~FileSink() override { RemoveTemporary(); }
+  ~FileSink() override {
+    // The temporary of a process that forked is not the child's.
+    if (owner_ == ::getpid()) RemoveTemporary();
+  }
 
   std::string_view name() const override { return name_; }
 
@@ -225,7 +239,7 @@ class FileSink : public ByteSink {
     if (options_.temporary == nullptr) {
       fd = Retry([&] {
         return ::open(target_.folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC,
-                      0666);
+                      options_.is_private ? S_IRUSR | S_IWUSR : 0666);
       });
     }
     if (fd >= 0 && ::access(PathOfFd(fd).c_str(), F_OK) != 0) {
@@ -233,6 +247,7 @@ class FileSink : public ByteSink {
       fd = -1;
       errno = EOPNOTSUPP;
     }
+    if (fd >= 0) ::flock(fd, LOCK_EX | LOCK_NB);
     if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
       fd = CreateTemporary();
     }
@@ -247,7 +262,6 @@ class FileSink : public ByteSink {
     if (fd < 0) return Failed("cannot create");
     fd_ = UniqueFd(fd);
     if (in_place_) HAULWAY_TRY(DetachFromTarget(fd));
-    if (!in_place_) ::flock(fd, LOCK_EX | LOCK_NB);
     if (options_.temporary != nullptr) *options_.temporary = temporary_;
     return Status();
   }
@@ -260,25 +274,38 @@ class FileSink : public ByteSink {
     return DetachMappings(facts, target_.path());
   }
 
-  // Creates the temporary with at most the target's permissions: the data may
-  // be secret.
+  // Creates the temporary and locks it. It has at most the target's
+  // permissions, because the data may be secret.
   int CreateTemporary() {
     struct stat old;
     const bool exists = ::stat(target_.path().c_str(), &old) == 0;
-    const mode_t mode = exists ? S_IRUSR | S_IWUSR : 0666;
-    int fd = -1;
-    for (int number = 0; fd < 0; ++number) {
+    const mode_t mode =
+        exists || options_.is_private ? S_IRUSR | S_IWUSR : 0666;
+    for (int number = 0;; ++number) {
       temporary_ = target_.Temporary(number);
-      fd = Retry([&] {
+      const int fd = Retry([&] {
         return ::open(temporary_.c_str(),
                       O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, mode);
       });
-      if (fd < 0 && errno != EEXIST) {
+      if (fd >= 0 && IsKept(fd)) return fd;
+      if (fd >= 0) {
+        ::close(fd);
+      } else if (errno != EEXIST) {
         temporary_.clear();
-        break;
+        return fd;
       }
     }
-    return fd;
+  }
+
+  // Locks the new temporary. Returns false if a Sweep() took it for the
+  // leftover of a killed run before it was locked: then it has lost its name,
+  // or will.
+  static bool IsKept(int fd) {
+    if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      return false;
+    }
+    struct stat made;
+    return ::fstat(fd, &made) != 0 || made.st_nlink != 0;
   }
 
   // Allocates the space, to detect a full disk at once and to avoid allocation
@@ -461,6 +488,8 @@ class FileSink : public ByteSink {
   PageChooser blocks_;     // Chooses the page size in the page cache.
   std::string temporary_;  // The temporary name; empty if none.
   bool in_place_ = false;
+  bool is_prepared_ = false;
+  const pid_t owner_ = ::getpid();
 };
 
 // Makes a sink for a device or a pipe: bytes are written in order and at once.

@@ -346,8 +346,9 @@ Result<std::unique_ptr<TensorizerStream>> TensorizerStream::Open(
     return Status(Code::kInvalidArgument, "there is no sink to write to");
   }
   HAULWAY_ASSIGN(auto body,
-                 tensorizer::OpenBody(folder + "/haulway-tensors",
-                                      {.durability = Durability::kNone}));
+                 tensorizer::OpenBody(
+                     folder + "/haulway-tensors",
+                     {.durability = Durability::kNone, .is_private = true}));
   return std::unique_ptr<TensorizerStream>(std::make_unique<tensorizer::Stream>(
       std::move(body), std::move(sink), std::string(), options,
       FileSinkOptions(), write));
