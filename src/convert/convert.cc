@@ -123,6 +123,7 @@ class Conversion {
     files.durability = options_.durability;
     files.open = options_.open;
     files.is_read_back = options_.proof;
+    files.from = {from_.get()};
     return files;
   }
 

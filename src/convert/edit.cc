@@ -335,6 +335,16 @@ class Editing {
     return WriteAnew(*layout);
   }
 
+  // Returns whether tensors of the new file are read from this file.
+  bool IsRead(const std::string& path) const {
+    const auto reads = [&](const std::shared_ptr<const Checkpoint>& from) {
+      return convert::IsFileOf(*from, path);
+    };
+    return reads(file_) || std::ranges::any_of(edit_.merge, reads) ||
+           std::ranges::any_of(
+               edit_.replace, [&](const auto& one) { return reads(one.from); });
+  }
+
   SaveOptions HowToSave() const {
     SaveOptions save;
     save.write = options_.write;
@@ -396,6 +406,7 @@ class Editing {
     FileSinkOptions sink_options;
     sink_options.durability = options_.durability;
     if (is_copied) sink_options.direct = false;
+    sink_options.is_read = IsRead(target());
     HAULWAY_ASSIGN(const auto sink, OpenFileSink(target(), sink_options));
     HAULWAY_ASSIGN(const WriteStats stats,
                    haulway::Write(layout, *sink, options_.write));

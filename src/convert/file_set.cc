@@ -21,6 +21,7 @@
 
 #include "base/text.h"
 #include "checkpoint/settle_tensors.h"
+#include "convert/metadata.h"
 #include "convert/shards.h"
 #include "dcp/dcp_writer.h"
 #include "haulway/folder.h"
@@ -241,6 +242,9 @@ Result<FileSet::LateSink*> FileSet::Open(File file, bool is_copied) {
   // Direct I/O may not write the last bytes before Commit(), and kernel copies
   // go through the page cache.
   if (options_.is_read_back || is_copied) options.direct = false;
+  options.is_read = std::ranges::any_of(
+      options_.from,
+      [&](const Checkpoint* from) { return IsFileOf(*from, file.path); });
   HAULWAY_ASSIGN(
       auto sink,
       LateSink::Open(file.path, options, options_.is_read_back, options_.open));

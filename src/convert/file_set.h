@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "convert/shards.h"
+#include "haulway/checkpoint.h"
 #include "haulway/index.h"
 #include "haulway/layout.h"
 #include "haulway/save.h"
@@ -31,6 +32,8 @@ struct FileSetOptions {
   Durability durability = Durability::kFull;
   bool is_read_back = false;  // True if files are read back before Commit().
   SinkOpener open = nullptr;  // OpenSink() if null.
+  // The checkpoints that are read while the files are written.
+  std::vector<const Checkpoint*> from{};
 };
 
 // A FileSet becomes visible when all of its files are written. If it is

@@ -94,4 +94,21 @@ bool IsFile(const ByteSource& source, const std::string& path) {
          old.st_ino == target.st_ino;
 }
 
+bool IsFileOf(const Checkpoint& from, const std::string& path) {
+  struct stat target {};
+  if (stat(path.c_str(), &target) != 0) return false;
+  const auto is_target = [&](const std::string& name) {
+    struct stat found {};
+    return stat(name.c_str(), &found) == 0 && found.st_dev == target.st_dev &&
+           found.st_ino == target.st_ino;
+  };
+  const std::string source(from.source().name());
+  const std::string beside = source.substr(0, source.find_last_of('/') + 1);
+  return is_target(source) ||
+         std::ranges::any_of(from.index().parts, [&](const Part& part) {
+           const std::string name(part.name);
+           return is_target(name) || is_target(beside + name);
+         });
+}
+
 }  // namespace haulway::convert

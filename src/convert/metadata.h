@@ -32,4 +32,8 @@ void EditPairs(const FileEdit& edit,
 // Returns whether `path` is the file that `source` reads.
 bool IsFile(const ByteSource& source, const std::string& path);
 
+// Returns whether the checkpoint, or a part of it, is read from this local
+// file.
+bool IsFileOf(const Checkpoint& from, const std::string& path);
+
 }  // namespace haulway::convert

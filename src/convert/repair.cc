@@ -239,6 +239,7 @@ class Repairing {
     files.save = options_.save;
     files.save.write.threads = threads_;
     files.durability = options_.durability;
+    for (const auto& copy : copies_) files.from.push_back(&copy->checkpoint());
     TensorsToWrite all;
     for (const Chosen& one : chosen_) {
       const Copy& copy = *copies_[one.copy];

@@ -253,6 +253,9 @@ class FileSink : public ByteSink {
     }
     const bool refused = errno == EACCES || errno == EPERM || errno == EROFS;
     if (fd < 0 && refused && options_.temporary == nullptr) {
+      if (options_.is_read) {
+        return Failed("cannot make a new file beside");
+      }
       const int old_error = errno;
       fd = Retry(
           [&] { return ::open(target_.path().c_str(), O_RDWR | O_CLOEXEC); });

@@ -234,6 +234,17 @@ TEST_P(InPlaceTest, SharedMappingsOfTheTargetAreRefusedAndItIsKept) {
   });
 }
 
+TEST_P(InPlaceTest, ATargetThatIsReadIsNeverOverwritten) {
+  ASSERT_TRUE(Save(Path(), "old").ok());
+  RunConfined([&] {
+    const auto sink =
+        OpenFileSink(Path(), {.durability = GetParam(), .is_read = true});
+    const Status status = (*sink)->Begin(3).status();
+    return status.code() == Code::kPermissionDenied &&
+           ReadFile(Path()) == "old";
+  });
+}
+
 TEST_P(FileSinkTest, LeftoversOfKilledRunsAreRemovedAndThoseOfLiveOnesKept) {
   std::ofstream(Path(".f.1-0.haulway-tmp")) << "dead";
   std::ofstream(Path(".f.2-0.haulway-tmp")) << "alive";
