@@ -69,6 +69,11 @@ class HAULWAY_EXPORT ByteSink {
   // Makes the file visible, `size` bytes long, with the durability that the
   // sink was opened with. After a failure the old file, if any, is unchanged.
   virtual Status Commit(uint64_t size) = 0;
+
+  // Does the part of Commit() that takes long and can fail, such as syncing:
+  // afterwards the file only needs to become visible. Optional; for several
+  // files that should become visible together.
+  virtual Status Prepare(uint64_t size);
 };
 
 enum class Durability : uint8_t {

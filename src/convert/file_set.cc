@@ -139,6 +139,7 @@ class FileSet::LateSink : public ByteSink {
     size_ = size;
     return Status();
   }
+  Status PrepareNow() { return sink_->Prepare(size_); }
   Status CommitNow() { return sink_->Commit(size_); }
   const std::string& temporary() const { return temporary_; }
 
@@ -227,6 +228,9 @@ Result<std::shared_ptr<const ByteSource>> FileSet::OpenBack(
 
 Status FileSet::Commit() {
   const auto start = std::chrono::steady_clock::now();
+  // A failure to sync one file must not leave others in place of older shards
+  // with the same names.
+  for (const auto& sink : sinks_) HAULWAY_TRY(sink->PrepareNow());
   for (const auto& sink : sinks_) HAULWAY_TRY(sink->CommitNow());
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)

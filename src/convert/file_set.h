@@ -63,8 +63,9 @@ class FileSet {
   // Opens a written file before Commit(), if the options ask for reading back.
   // Fails as opening does.
   Result<std::shared_ptr<const ByteSource>> OpenBack(const File& file) const;
-  // Makes all files visible, the index last. If that fails halfway, e.g.
-  // because a file became a folder, the files before it stay.
+  // Makes all files visible, the index last, once all of them are synced. If
+  // that fails halfway, e.g. because a file became a folder, the files before
+  // it stay.
   Status Commit();
   // Sums over all files.
   const WriteStats& stats() const { return stats_; }

@@ -208,7 +208,7 @@ class FileSink : public ByteSink {
     return direct_.has_value() ? direct_->direct_bytes() : 0;
   }
 
-  Status Commit(uint64_t size) override {
+  Status Prepare(uint64_t size) override {
     if (direct_.has_value()) HAULWAY_TRY(direct_->Finish());
     if (Retry([&] {
           return ::ftruncate(fd_.get(), static_cast<off_t>(size));
@@ -221,11 +221,25 @@ class FileSink : public ByteSink {
       // prove nothing.
       return Failed("cannot sync");
     }
+    if (!durable() && !WriteBack(fd_.get())) return Failed("cannot write");
+    is_prepared_ = true;
+    return Status();
+  }
+
+  Status Commit(uint64_t size) override {
+    if (!is_prepared_) HAULWAY_TRY(Prepare(size));
     return in_place_ ? Status() : TakeName(size);
   }
 
  private:
   bool durable() const { return options_.durability == Durability::kFull; }
+
+  // Closes a duplicate: network file systems write back when a file is closed,
+  // and report a full disk only then. Returns false with errno.
+  static bool WriteBack(int fd) {
+    const int again = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return again < 0 || ::close(again) == 0 || errno == EINTR;
+  }
 
   Status Failed(std::string_view what) const {
     return Status::FromErrno(errno,
@@ -453,7 +467,8 @@ class FileSink : public ByteSink {
       done += bytes.size();
     }
     if (::ftruncate(out.get(), static_cast<off_t>(size)) != 0 ||
-        (durable() && Retry([&] { return ::fsync(out.get()); }) != 0)) {
+        (durable() && Retry([&] { return ::fsync(out.get()); }) != 0) ||
+        !WriteBack(out.get())) {
       return Failed("cannot finish");
     }
     RemoveTemporary();

@@ -72,6 +72,8 @@ Status ByteSink::CopyAt(uint64_t, const FileBytes&, uint64_t) {
   return Status(Code::kUnsupported, "only a file is copied to");
 }
 
+Status ByteSink::Prepare(uint64_t) { return Status(); }
+
 std::unique_ptr<ByteSink> MakeFunctionSink(WriteFunction write,
                                            std::string name) {
   return std::make_unique<FunctionSink>(std::move(write), std::move(name));

@@ -79,6 +79,17 @@ TEST_P(FileSinkTest, NothingIsVisibleBeforeCommit) {
   EXPECT_THAT(Names(), ElementsAre("f"));
 }
 
+TEST_P(FileSinkTest, APreparedFileIsNotVisibleBeforeCommit) {
+  const auto sink = Open(Path());
+  ASSERT_TRUE(sink->Begin(4).ok());
+  ASSERT_TRUE(sink->WriteAt(0, Bytes("abcd")).ok());
+  ASSERT_TRUE(sink->Prepare(4).ok());
+  EXPECT_FALSE(fs::exists(Path()));
+  ASSERT_TRUE(sink->Commit(4).ok());
+  EXPECT_EQ(ReadFile(Path()), "abcd");
+  EXPECT_THAT(Names(), ElementsAre("f"));
+}
+
 TEST_P(FileSinkTest, DroppedSinkLeavesNoTraceAndTheOldFile) {
   ASSERT_TRUE(Save(Path(), "old").ok());
   {

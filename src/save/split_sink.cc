@@ -54,7 +54,13 @@ class SplitSink : public ByteSink {
     return first_->direct_bytes() + second_->direct_bytes();
   }
 
+  Status Prepare(uint64_t size) override {
+    HAULWAY_TRY(second_->Prepare(size - std::min(size, split_)));
+    return first_->Prepare(std::min(size, split_));
+  }
+
   Status Commit(uint64_t size) override {
+    HAULWAY_TRY(Prepare(size));
     HAULWAY_TRY(second_->Commit(size - std::min(size, split_)));
     return first_->Commit(std::min(size, split_));
   }
