@@ -141,8 +141,9 @@ constexpr const auto& FieldsOf(const FileSinkOptions&) {
 //
 // If no file can be made beside the target, or the target's name is a mount
 // point, the target itself is overwritten and is not safe from a crash
-// meanwhile. Devices and pipes are written in order. Fails with kNotFound,
-// kPermissionDenied, kUnsupported (a folder) or kIoError.
+// meanwhile. The same applies to an open file without a name, which only a path
+// like /dev/fd/3 leads to. Devices and pipes are written in order. Fails with
+// kNotFound, kPermissionDenied, kUnsupported (a folder) or kIoError.
 HAULWAY_EXPORT Result<std::unique_ptr<ByteSink>> OpenFileSink(
     std::string path, const FileSinkOptions& options = {});
 

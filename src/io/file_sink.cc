@@ -69,20 +69,48 @@ Status IsThere(std::string_view path) {
       fmt::format("{} is there already: expected a new name", Quote(path)));
 }
 
+// Returns whether `link`, whose text is `text`, is a link of /proc to an open
+// file that has no such name: "pipe:[7]", "model.pt (deleted)".
+bool LeadsToNameless(const std::string& link, const std::string& text) {
+  const UniqueFd fd(::open(link.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct statfs facts;
+  struct stat file;
+  if (fd.get() < 0 || ::fstatfs(fd.get(), &facts) != 0 ||
+      facts.f_type != PROC_SUPER_MAGIC || ::stat(link.c_str(), &file) != 0) {
+    return false;
+  }
+  struct stat named;
+  return ::stat(text.c_str(), &named) != 0 || named.st_dev != file.st_dev ||
+         named.st_ino != file.st_ino;
+}
+
+// Where a path leads.
+struct Resolved {
+  std::string path;
+  // False for an open file without a name, which only `path` leads to.
+  bool has_name = true;
+};
+
 // Follows symbolic links from `path`, including a last one whose target does
 // not exist yet. Fails with kIoError for circular links.
-Result<std::string> Resolve(std::string path) {
+Result<Resolved> Resolve(std::string path) {
   constexpr int kMostLinks = 40;  // The limit of Linux.
   const std::string first = path;
   for (int i = 0; i <= kMostLinks; ++i) {
     std::array<char, 4096> link;
     const ssize_t length = ::readlink(path.c_str(), link.data(), link.size());
-    if (length <= 0 || static_cast<size_t>(length) == link.size()) return path;
-    const std::string next(link.data(), static_cast<size_t>(length));
+    if (length <= 0 || static_cast<size_t>(length) == link.size()) {
+      return Resolved{std::move(path)};
+    }
+    std::string next(link.data(), static_cast<size_t>(length));
     const size_t slash = path.rfind('/');
-    path = next.front() == '/' || slash == std::string::npos
-               ? next
-               : path.substr(0, slash + 1) + next;
+    if (next.front() != '/' && slash != std::string::npos) {
+      next = path.substr(0, slash + 1) + next;
+    }
+    if (LeadsToNameless(path, next)) {
+      return Resolved{std::move(path), /*has_name=*/false};
+    }
+    path = std::move(next);
   }
   return Status::FromErrno(ELOOP,
                            fmt::format("cannot follow {}", Quote(first)));
@@ -91,7 +119,8 @@ Result<std::string> Resolve(std::string path) {
 // A Target is the final name of the file.
 class Target {
  public:
-  explicit Target(std::string path) : path_(std::move(path)) {
+  explicit Target(Resolved resolved)
+      : path_(std::move(resolved.path)), has_name_(resolved.has_name) {
     const size_t slash = path_.rfind('/');
     folder_ = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
     stem_ = path_.substr(slash == std::string::npos ? 0 : slash + 1)
@@ -99,6 +128,8 @@ class Target {
   }
 
   const std::string& path() const { return path_; }
+  // Whether another file can take the target's place.
+  bool has_name() const { return has_name_; }
   const std::string& folder() const { return folder_; }
 
   std::string Temporary(int number) const {
@@ -157,6 +188,7 @@ class Target {
   }
 
   std::string path_;
+  bool has_name_;
   std::string folder_;
   std::string stem_;
 };
@@ -247,10 +279,10 @@ class FileSink : public ByteSink {
   }
 
   Status OpenFile() {
-    target_.Sweep();
+    if (target_.has_name()) target_.Sweep();
     int fd = -1;
-    errno = EOPNOTSUPP;
-    if (options_.temporary == nullptr) {
+    errno = target_.has_name() ? EOPNOTSUPP : EACCES;
+    if (options_.temporary == nullptr && target_.has_name()) {
       fd = Retry([&] {
         return ::open(target_.folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC,
                       options_.is_private ? S_IRUSR | S_IWUSR : 0666);
@@ -535,7 +567,7 @@ Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
     return Status(Code::kInvalidArgument,
                   path.empty() ? "path is empty" : "path holds a NUL byte");
   }
-  HAULWAY_ASSIGN(std::string resolved, Resolve(path));
+  HAULWAY_ASSIGN(Resolved resolved, Resolve(path));
   Target target(std::move(resolved));
   struct stat facts;
   const bool exists = ::stat(target.path().c_str(), &facts) == 0;
