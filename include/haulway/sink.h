@@ -135,9 +135,10 @@ constexpr const auto& FieldsOf(const FileSinkOptions&) {
 // name (O_TMPFILE, or under a hidden name if the file system has no such files)
 // and takes the target's name in one step. So the target is always either the
 // old file or the new one, and mappings of the old file stay valid. Symbolic
-// links are followed; the mode of an existing file is kept. An interrupted run
-// may leave ".NAME.PID-NUMBER.haulway-tmp", which the same user's next run
-// removes.
+// links are followed; the mode and the access control list of an existing file
+// are kept, and its owner and group as far as the process may set them. An
+// interrupted run may leave ".NAME.PID-NUMBER.haulway-tmp", which the same
+// user's next run removes.
 //
 // If no file can be made beside the target, or the target's name is a mount
 // point, the target itself is overwritten and is not safe from a crash

@@ -33,6 +33,7 @@
 #include "base/text.h"
 #include "haulway/options.h"
 #include "haulway/sink.h"
+#include "io/access_list.h"
 #include "io/direct_writer.h"
 #include "io/own_mappings.h"
 #include "io/write_route.h"
@@ -390,7 +391,8 @@ class FileSink : public ByteSink {
     if (fd.get() >= 0) direct_.emplace(std::move(fd), fd_.get());
   }
 
-  // Gives the new file the owner and mode of the old one.
+  // Gives the new file the owner, the mode and the access control list of the
+  // old one. Whatever cannot be kept widens no permission.
   void KeepMode() {
     struct stat old;
     if (::stat(target_.path().c_str(), &old) != 0 || !S_ISREG(old.st_mode)) {
@@ -398,13 +400,24 @@ class FileSink : public ByteSink {
     }
     struct stat made;
     if (::fstat(fd_.get(), &made) != 0) made = {};
-    // Only root may change the owner. If the owner differs, drop the
-    // set-user-ID, set-group-ID and sticky bits.
-    const bool kept =
-        (made.st_uid == old.st_uid && made.st_gid == old.st_gid) ||
-        ::fchown(fd_.get(), old.st_uid, old.st_gid) == 0;
-    const mode_t mode = old.st_mode & (kept ? 07777 : 0777);
-    if ((made.st_mode & 07777) != mode) ::fchmod(fd_.get(), mode);
+    // Only root may change the owner; the group may be any of the user's. If
+    // either differs, drop the set-user-ID, set-group-ID and sticky bits.
+    const bool owner_kept = made.st_uid == old.st_uid ||
+                            ::fchown(fd_.get(), old.st_uid, old.st_gid) == 0;
+    const bool group_kept =
+        ::fstat(fd_.get(), &made) == 0 &&
+        (made.st_gid == old.st_gid ||
+         ::fchown(fd_.get(), static_cast<uid_t>(-1), old.st_gid) == 0);
+    mode_t mode = old.st_mode & (owner_kept && group_kept ? 07777 : 0777);
+    const AccessList list = AccessListOf(target_.path());
+    const bool list_kept = group_kept && SetAccessList(fd_.get(), list);
+    // The mode of a file with a list has the list's mask for its group's bits.
+    if (!list_kept && list.has_entries()) mode &= ~S_IRWXG | list.group_bits();
+    // What the old group might do, only everybody may do now.
+    if (!group_kept) mode &= ~S_IRWXG | (mode & S_IRWXO) << 3;
+    if (::fstat(fd_.get(), &made) != 0 || (made.st_mode & 07777) != mode) {
+      ::fchmod(fd_.get(), mode);
+    }
   }
 
   Status TakeName(uint64_t size) {
