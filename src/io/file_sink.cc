@@ -526,6 +526,11 @@ class FileSink : public ByteSink {
       return ::open(target_.folder().c_str(),
                     O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }));
+    if (folder.get() < 0 && errno == EACCES) {
+      // Files may be made in the folder, but it cannot be read.
+      if (::syncfs(fd_.get()) == 0) return Status();
+      return Failed("cannot sync the file system of");
+    }
     // EINVAL: the file system cannot sync folders.
     if (folder.get() < 0 ||
         (Retry([&] { return ::fsync(folder.get()); }) != 0 &&
