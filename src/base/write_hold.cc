@@ -40,6 +40,9 @@ struct Repeated {
 };
 [[gnu::tls_model("initial-exec")]] thread_local Repeated repeated{};
 
+// Locked by the WriteHold that there is.
+std::mutex one_at_a_time;
+
 bool IsHeld(uintptr_t address) {
   return address >= held_begin.load() && address < held_end.load();
 }
@@ -99,7 +102,8 @@ Status Install() {
 
 }  // namespace
 
-WriteHold::WriteHold(std::span<std::byte> memory) : memory_(memory) {
+WriteHold::WriteHold(std::span<std::byte> memory)
+    : turn_(one_at_a_time), memory_(memory) {
   status_ = Install();
   if (!status_.ok()) return;
   ++holds;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <span>
 
 #include "haulway/status.h"
@@ -19,7 +20,8 @@ namespace haulway {
 // During its lifetime, a WriteHold makes threads that write to `memory` wait.
 // Requires: `memory` consists of whole, readable and writable pages; at the end
 // of the lifetime the address range is writable, because other memory was
-// mapped there or Release() was called; at most one WriteHold at a time.
+// mapped there or Release() was called. A second WriteHold waits for the end of
+// the first.
 class WriteHold {
  public:
   explicit WriteHold(std::span<std::byte> memory);
@@ -34,6 +36,7 @@ class WriteHold {
   void Release();
 
  private:
+  const std::lock_guard<std::mutex> turn_;
   const std::span<std::byte> memory_;
   Status status_;
 };

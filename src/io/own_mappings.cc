@@ -11,11 +11,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/text.h"
+#include "base/write_hold.h"
 #include "haulway/options.h"
 
 namespace haulway {
@@ -30,7 +32,10 @@ struct Mapping {
   char access[5] = {};  // As in proc(5), e.g. "rw-p".
   unsigned long long inode = 0;
 
+  std::string name;  // Of the file; empty if the kernel knows none.
+
   bool is_private() const { return access[3] == 'p'; }
+  bool is_writable() const { return access[1] == 'w'; }
   int protection() const {
     return (access[0] == 'r' ? PROT_READ : 0) |
            (access[1] == 'w' ? PROT_WRITE : 0) |
@@ -41,25 +46,36 @@ struct Mapping {
 bool Parse(const std::string& line, Mapping* mapping) {
   unsigned long long begin = 0;
   unsigned long long end = 0;
-  if (std::sscanf(line.c_str(), "%llx-%llx %4s %*x %*x:%*x %llu", &begin, &end,
-                  mapping->access, &mapping->inode) != 4) {
+  int name = 0;
+  if (std::sscanf(line.c_str(), "%llx-%llx %4s %*x %*x:%*x %llu %n", &begin,
+                  &end, mapping->access, &mapping->inode, &name) != 4) {
     return false;
   }
   mapping->begin = begin;
   mapping->end = end;
+  mapping->name = line.substr(static_cast<size_t>(name));
   return true;
 }
 
-// Returns the mappings of the file. The device is not compared, because on some
-// file systems (btrfs, overlayfs) it differs from stat(2). At worst, a mapping
-// is copied needlessly.
+// The device in proc(5) is not compared, because on some file systems (btrfs,
+// overlayfs) it differs from stat(2).
+bool IsOf(const Mapping& mapping, const struct stat& file) {
+  if (mapping.inode != file.st_ino) return false;
+  struct stat named;
+  // A file without this name may have been renamed or deleted.
+  return ::stat(mapping.name.c_str(), &named) != 0 ||
+         named.st_ino != file.st_ino || named.st_dev == file.st_dev;
+}
+
+// Returns the mappings of the file. At worst, a mapping of a deleted file with
+// the same number is among them, and is copied needlessly.
 std::vector<Mapping> MappingsOf(const struct stat& file) {
   std::ifstream maps("/proc/self/maps");
   std::string line;
   std::vector<Mapping> found;
   while (std::getline(maps, line)) {
     Mapping mapping;
-    if (Parse(line, &mapping) && mapping.inode == file.st_ino) {
+    if (Parse(line, &mapping) && IsOf(mapping, file)) {
       found.push_back(mapping);
     }
   }
@@ -95,7 +111,8 @@ int CopyMemory(uintptr_t from, std::span<std::byte> out) {
   return 0;
 }
 
-// Replaces the mapping with a copy of its content.
+// Replaces the mapping with a copy of its content. Threads that write to it
+// wait meanwhile.
 Status Detach(const Mapping& mapping, const std::string& path) {
   const size_t bytes = mapping.end - mapping.begin;
   void* copy = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -106,6 +123,16 @@ Status Detach(const Mapping& mapping, const std::string& path) {
                               "it is overwritten",
                               Quote(path)));
   }
+  std::optional<WriteHold> hold;
+  if (mapping.is_writable()) {
+    hold.emplace(std::span(reinterpret_cast<std::byte*>(mapping.begin), bytes));
+    if (!hold->status().ok()) {
+      const Status status = hold->status();
+      hold->Release();
+      ::munmap(copy, bytes);
+      return status;
+    }
+  }
   int error = CopyMemory(mapping.begin, {static_cast<std::byte*>(copy), bytes});
   if (error == 0 &&
       (::mprotect(copy, bytes, mapping.protection()) != 0 ||
@@ -114,6 +141,7 @@ Status Detach(const Mapping& mapping, const std::string& path) {
     error = errno;
   }
   if (error != 0) {
+    if (hold.has_value()) hold->Release();
     ::munmap(copy, bytes);
     return Status::FromErrno(
         error, fmt::format("cannot keep what was loaded from {}", Quote(path)));
@@ -122,6 +150,8 @@ Status Detach(const Mapping& mapping, const std::string& path) {
 }
 
 }  // namespace
+
+bool HasMappings(const struct stat& file) { return !MappingsOf(file).empty(); }
 
 Status DetachMappings(const struct stat& file, const std::string& path) {
   const std::vector<Mapping> mappings = MappingsOf(file);

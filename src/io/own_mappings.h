@@ -12,9 +12,12 @@ namespace haulway {
 
 // Replaces this process's private mappings of a file with copies, so that
 // overwriting or truncating the file does not change data loaded from it.
-// `path` is for messages. Requires: no thread writes to these mappings
-// meanwhile. Fails with kUnsupported for a shared mapping, which would change
-// with the file, and with kLimit if there is no memory for the copies.
+// `path` is for messages. Threads that write to these mappings wait meanwhile
+// (write_hold.h). Fails with kUnsupported for a shared mapping, which would
+// change with the file, and with kLimit if there is no memory for the copies.
 Status DetachMappings(const struct stat& file, const std::string& path);
+
+// Returns whether this process has mapped the file, privately or shared.
+bool HasMappings(const struct stat& file);
 
 }  // namespace haulway
