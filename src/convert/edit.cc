@@ -105,7 +105,7 @@ class Editing {
   Result<EditReport> Change() {
     if (convert::TakesSegments(*file_, edit_) && options_.output.empty()) {
       locked_.reset();  // EditSegments() locks the file itself.
-      return convert::EditSegments(*file_, path_, edit_, options_);
+      return convert::EditSegments(std::move(file_), path_, edit_, options_);
     }
     if (!file_->index().parts.empty()) {
       return Status(Code::kUnsupported,

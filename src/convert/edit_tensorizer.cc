@@ -191,8 +191,8 @@ bool TakesSegments(const Checkpoint& file, const FileEdit& edit) {
          edit.dtype_of.empty() && !edit.untie;
 }
 
-Result<EditReport> EditSegments(const Checkpoint& file, const std::string& path,
-                                const FileEdit& edit,
+Result<EditReport> EditSegments(std::shared_ptr<const Checkpoint> file,
+                                const std::string& path, const FileEdit& edit,
                                 const EditOptions& options) {
   Gathering merged(edit, options);
   HAULWAY_TRY(merged.AddMerged());
@@ -200,7 +200,7 @@ Result<EditReport> EditSegments(const Checkpoint& file, const std::string& path,
   EditReport report;
   report.in_place = true;
   if (options.dry_run) {
-    report.tensors = file.entries().size() + added.inputs.size();
+    report.tensors = file->entries().size() + added.inputs.size();
     for (const BytesToWrite& bytes : added.bytes) {
       report.written_bytes += bytes.length;
     }
@@ -220,13 +220,13 @@ Result<EditReport> EditSegments(const Checkpoint& file, const std::string& path,
   if (!edit.rename.empty()) {
     const std::map<std::string_view, std::string_view> renamed(
         edit.rename.begin(), edit.rename.end());
-    HAULWAY_ASSIGN(const auto paths, TensorizerTensors(file.reader()));
-    const std::vector<NamedTensor> named = NameTensors(file.index());
+    HAULWAY_ASSIGN(const auto paths, TensorizerTensors(file->reader()));
+    const std::vector<NamedTensor> named = NameTensors(file->index());
     for (size_t i = 0; i < named.size(); ++i) {
       const auto to = renamed.find(named[i].name);
       if (to == renamed.end()) continue;
       inner.rename.push_back(
-          {std::string(file.entries()[i].name),
+          {std::string(file->entries()[i].name),
            PathOf(paths[named[i].tensor].path, std::string(to->second))});
     }
   }
@@ -238,6 +238,7 @@ Result<EditReport> EditSegments(const Checkpoint& file, const std::string& path,
   how.threads = options.write.threads;
   how.durability = options.durability;
   how.room = options.room;
+  file.reset();  // Blocks are not inserted while the file is mapped.
   HAULWAY_ASSIGN(const TensorizerEditStats stats,
                  EditTensorizer(path, inner, how));
   report.tensors = stats.tensors;

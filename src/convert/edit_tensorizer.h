@@ -20,9 +20,10 @@ namespace haulway::convert {
 // Returns whether the file is in segments, and they support the edit.
 bool TakesSegments(const Checkpoint& file, const FileEdit& edit);
 
-// Edits the file in place. Requires: TakesSegments(). Fails as Edit() does.
-Result<EditReport> EditSegments(const Checkpoint& file, const std::string& path,
-                                const FileEdit& edit,
+// Edits the file in place. Requires: TakesSegments(). Closes `file` before the
+// file changes. Fails as Edit() does.
+Result<EditReport> EditSegments(std::shared_ptr<const Checkpoint> file,
+                                const std::string& path, const FileEdit& edit,
                                 const EditOptions& options);
 
 // A file to write, and the bytes it is written from. The checkpoints in the

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "io/own_mappings.h"
 
 namespace haulway {
 
@@ -93,6 +94,11 @@ Status EditableFile::Truncate(uint64_t bytes) const {
   if (error == 0) return Status();
   return Status::FromErrno(error,
                            fmt::format("cannot truncate {}", Quote(path_)));
+}
+
+bool EditableFile::IsMapped() const {
+  struct stat facts {};
+  return ::fstat(fd_.get(), &facts) != 0 || HasMappings(facts);
 }
 
 bool EditableFile::CanInsert(uint64_t block_bytes) const {

@@ -37,6 +37,8 @@ class EditableFile {
   Status Flush() const;
   Status Truncate(uint64_t bytes) const;
 
+  // Returns whether this process has mapped the file.
+  bool IsMapped() const;
   // Returns whether the file system can insert blocks. Changes nothing.
   bool CanInsert(uint64_t block_bytes) const;
   // Inserts `bytes` zeros at `offset`, which lies before the end of the file;

@@ -118,8 +118,9 @@ class Editor {
   // Writes the edit. Until the head is written, the new bytes go only to places
   // that the old file does not use.
   Status Write() {
-    if (version_1() && FitsVersion1()) return AppendToVersion1();
     if (version_1()) {
+      HAULWAY_ASSIGN(const bool fits, FitsVersion1());
+      if (fits) return AppendToVersion1();
       ToVersion2();
     } else {
       HAULWAY_TRY(SettleHead());
@@ -175,29 +176,29 @@ class Editor {
   }
 
   // Returns where the last header ends.
-  uint64_t HeadersUsed() const {
+  Result<uint64_t> HeadersUsed() const {
     const auto& entries = reader_->tensor_index().entries;
     if (entries.empty()) return preamble_.header_start;
     const auto last = static_cast<uint32_t>(entries.size() - 1);
-    const auto header = reader_->HeaderOf(last, {});
-    return entries[last].header_offset +
-           (header.ok() ? header->bytes.size() : 0);
+    HAULWAY_ASSIGN(const auto header, reader_->HeaderOf(last, {}));
+    return entries[last].header_offset + header.bytes.size();
   }
 
-  bool FitsVersion1() const {
+  Result<bool> FitsVersion1() const {
     if (!plan_.renamed().empty() || plan_.notes().has_value() ||
         plan_.append().long_dims()) {
       return false;
     };
     const uint64_t index = preamble_.index_offset + preamble_.index_bytes +
                            plan_.append().index_bytes(/*tagged=*/false);
-    const uint64_t headers = HeadersUsed() + plan_.append().header_bytes();
+    HAULWAY_ASSIGN(const uint64_t used, HeadersUsed());
+    const uint64_t headers = used + plan_.append().header_bytes();
     return index <= preamble_.header_start && headers <= preamble_.header_end;
   }
 
   Status AppendToVersion1() {
     HAULWAY_TRY(WriteData());
-    const uint64_t header = HeadersUsed();
+    HAULWAY_ASSIGN(const uint64_t header, HeadersUsed());
     std::vector<std::byte> index;
     std::vector<std::byte> headers;
     plan_.append().AddTo(header - preamble_.header_start, /*tagged=*/false,
@@ -240,6 +241,13 @@ class Editor {
   // before the new head is written.
   Result<bool> CanInsert() {
     if (options_.room == SegmentRoom::kMove || from_version_1_) return false;
+    if (file_->IsMapped()) {
+      if (options_.room == SegmentRoom::kAuto) return false;
+      return Status(Code::kUnsupported,
+                    "blocks that are inserted would move the bytes below "
+                    "tensors or a checkpoint that this process has mapped")
+          .Of(path_);
+    }
     if (file_->CanInsert(head().block_bytes)) return true;
     if (options_.room == SegmentRoom::kAuto) return false;
     return Status(Code::kUnsupported,

@@ -483,3 +483,25 @@ def test_the_command_casts_by_globs_and_writes_elsewhere(run, tmp_path):
     assert "only floating-point tensors are" in run(
         "edit", path, "--set-dtype", "b=f16", code=2).stderr
     run("edit", path, "--set-dtype", "a", code=4)
+
+
+@pytest.mark.parametrize("held", ["tensors", "checkpoint"])
+def test_no_blocks_are_inserted_below_what_is_mapped(tmp_path, held):
+    """Insertion would move the bytes below views and open checkpoints."""
+    path = tmp_path / "x.tensors"
+    made = {f"t{i}": torch.full((5000,), float(i + 1)) for i in range(4)}
+    haulway.save(made, path, layout="segments", room_for=1)
+    if held == "tensors":
+        found = haulway.load(path, io="mmap")
+    else:
+        found = haulway.open(path)
+    with pytest.raises(haulway.UnsupportedError, match="mapped"):
+        haulway.edit(path, set={"note": "x" * 20_000}, room="insert")
+    report = haulway.edit(path, set={"note": "x" * 20_000})
+    assert report["inserted_bytes"] == 0
+    for name, tensor in made.items():
+        assert torch.equal(found[name], tensor)
+    same(path, made)
+    del found
+    haulway.edit(path, set={"more": "y" * 20_000})
+    same(path, made)
