@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -30,6 +32,14 @@ constexpr size_t kHeadBytes = kMagic.size() + 16;
 constexpr size_t kTailBytes = 4;
 // A disk writes a sector completely or not at all.
 constexpr uint64_t kSectorBytes = 512;
+
+// Returns `path` without symbolic links, so that a file has one journal,
+// whichever link leads to it.
+std::string WithoutLinks(std::string path) {
+  const std::unique_ptr<char, void (*)(void*)> real(
+      ::realpath(path.c_str(), nullptr), &std::free);
+  return real == nullptr ? std::move(path) : std::string(real.get());
+}
 
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -77,7 +87,7 @@ Progress ProgressOf(const Overwrite& overwrite,
 }  // namespace
 
 HeaderJournal::HeaderJournal(std::string path, Durability durability)
-    : path_(std::move(path)),
+    : path_(WithoutLinks(std::move(path))),
       journal_(JournalOf(path_)),
       durability_(durability) {}
 
@@ -92,6 +102,7 @@ Status HeaderJournal::Save(const Overwrite& overwrite) const {
   Append(Crc32(0, bytes), kTailBytes, &bytes);
   FileSinkOptions options;
   options.durability = durability_;
+  options.is_private = true;  // As the edited file may be.
   HAULWAY_ASSIGN(const auto sink, OpenFileSink(journal_, options));
   HAULWAY_TRY(sink->Begin(bytes.size()).status());
   HAULWAY_TRY(sink->WriteAt(0, bytes));
@@ -122,7 +133,8 @@ Result<std::optional<Overwrite>> HeaderJournal::Read() const {
   const UniqueFd fd(
       ::open(journal_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (fd.get() < 0) {
-    if (errno == ENOENT || errno == ELOOP) return none;
+    // EACCES: the journal of another user, who is not trusted.
+    if (errno == ENOENT || errno == ELOOP || errno == EACCES) return none;
     return Status::FromErrno(errno,
                              fmt::format("cannot open {}", Quote(journal_)));
   }
@@ -169,10 +181,12 @@ Status HeaderJournal::PutBack(EditableFile* file) const {
   HAULWAY_ASSIGN(const UniqueFd fd, OpenForReading(path_));
   std::vector<std::byte> found(overwrite->before.size());
   HAULWAY_TRY(ReadFully(fd.get(), overwrite->offset, found));
-  if (ProgressOf(*overwrite, found) == Progress::kSome) {
+  const Progress progress = ProgressOf(*overwrite, found);
+  if (progress == Progress::kSome) {
     HAULWAY_TRY(file->WriteAt(overwrite->offset, overwrite->before));
-    HAULWAY_TRY(file->Flush());
   }
+  // All of the new bytes may be in the page cache, and some on the disk.
+  if (progress != Progress::kOther) HAULWAY_TRY(file->Flush());
   return Remove();
 }
 
