@@ -95,7 +95,7 @@ class Conversion {
                                   "which format is meant: expected one",
                                   Quote(path_)));
       }
-      folder_.emplace(path_, *options_.to);
+      folder_.emplace(path_, *options_.to, options_.durability);
       path_ = folder_->path();
       HAULWAY_TRY(folder_->CheckSource(*from_));
     }

@@ -1,5 +1,6 @@
 #include "convert/model_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -59,8 +60,10 @@ bool IsFolder(const std::string& path) {
   return haulway::IsFolder(path) || (path.ends_with('/') && HasFolders(path));
 }
 
-ModelFolder::ModelFolder(std::string folder, Format format)
+ModelFolder::ModelFolder(std::string folder, Format format,
+                         Durability durability)
     : folder_(WithSlash(std::move(folder))),
+      durability_(durability),
       is_directory_(format == Format::kTorchDcp),
       stem_(format == Format::kTorch ? "pytorch_model" : "model"),
       ending_(format == Format::kTorch ? ".bin"
@@ -118,10 +121,34 @@ Status ModelFolder::CheckSource(const Checkpoint& from) const {
 
 Status ModelFolder::Make() const {
   if (!LocalPath(folder_).has_value()) return Status();
+  // The folders above it whose entries are new.
+  std::vector<std::filesystem::path> grown;
   std::error_code error;
+  std::filesystem::path made = std::filesystem::absolute(folder_, error);
+  if (!made.has_filename()) made = made.parent_path();
+  while (!error && !std::filesystem::exists(made, error) &&
+         made.has_relative_path()) {
+    made = made.parent_path();
+    grown.push_back(made);
+  }
+  error.clear();
   std::filesystem::create_directories(folder_, error);
-  if (!error) return Status();
-  return Status::FromErrno(error.value(), "making the folder").Of(folder_);
+  if (error) {
+    return Status::FromErrno(error.value(), "making the folder").Of(folder_);
+  }
+  for (const auto& folder : grown) HAULWAY_TRY(Sync(folder.string()));
+  return Status();
+}
+
+Status ModelFolder::Sync(const std::string& folder) const {
+  if (durability_ == Durability::kNone) return Status();
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // EACCES: it cannot be read. EINVAL: its file system cannot sync folders.
+  if ((fd.get() < 0 && errno != EACCES) ||
+      (fd.get() >= 0 && ::fsync(fd.get()) != 0 && errno != EINVAL)) {
+    return Status::FromErrno(errno, "cannot sync a folder").Of(folder);
+  }
+  return Status();
 }
 
 Result<std::vector<std::string>> ModelFolder::RemoveOthers(
@@ -135,6 +162,7 @@ Result<std::vector<std::string>> ModelFolder::RemoveOthers(
     }
     removed.push_back(std::move(path));
   }
+  if (!removed.empty()) HAULWAY_TRY(Sync(folder_));
   return removed;
 }
 

@@ -9,6 +9,7 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/index.h"
+#include "haulway/sink.h"
 #include "haulway/status.h"
 
 namespace haulway::convert {
@@ -23,7 +24,7 @@ bool IsFolder(const std::string& path);
 // their index, or a directory of torch.distributed.checkpoint.
 class ModelFolder {
  public:
-  ModelFolder(std::string folder, Format format);
+  ModelFolder(std::string folder, Format format, Durability durability);
 
   // The path of a single file, from which the names of shards and index derive.
   // For a directory, the folder with its '/'.
@@ -31,7 +32,8 @@ class ModelFolder {
   // Fails with kInvalidArgument if a file of `from` is in the folder under a
   // name that this checkpoint could use.
   Status CheckSource(const Checkpoint& from) const;
-  // Creates the folder if it does not exist. Does nothing for a URL.
+  // Creates the folder, and those above it, if they do not exist. Does nothing
+  // for a URL.
   Status Make() const;
   // Removes files of an older checkpoint other than `written`: shards of
   // another split, the single file or the index. Returns their paths.
@@ -43,7 +45,11 @@ class ModelFolder {
   // Returns the paths of files with such names, sorted. Empty for a URL.
   std::vector<std::string> Found() const;
 
+  // Syncs a folder, if the checkpoint must be durable.
+  Status Sync(const std::string& folder) const;
+
   const std::string folder_;  // With its '/'.
+  const Durability durability_;
   const bool is_directory_;
   const std::string stem_, ending_;
   const std::string path_;
