@@ -241,6 +241,14 @@ Status CheckArchitecture(std::span<const Fact> facts) {
                             kArchitectureKey));
 }
 
+// Returns the number in a value; nullopt if there is none.
+std::optional<uint64_t> AlignmentIn(const FactValue& value) {
+  if (const auto* number = std::get_if<uint64_t>(&value)) return *number;
+  const auto* number = std::get_if<int64_t>(&value);
+  if (number == nullptr || *number < 0) return std::nullopt;
+  return static_cast<uint64_t>(*number);
+}
+
 // Returns all key-values in file order. Fails for values that no reader
 // accepts.
 Result<std::vector<Fact>> FactsOf(const TensorsToWrite& tensors,
@@ -252,16 +260,22 @@ Result<std::vector<Fact>> FactsOf(const TensorsToWrite& tensors,
       facts.push_back({key, value});
     }
   }
+  facts.insert(facts.end(), tensors.values.begin(), tensors.values.end());
   bool said = false;
-  for (const Fact& fact : tensors.values) {
-    facts.push_back(fact);
+  for (Fact& fact : facts) {
     if (fact.name != kAlignmentKey) continue;
     // The alignment of the converted file applies, unless the options have
     // another.
-    const auto* value = std::get_if<uint64_t>(&fact.value);
-    if (value == nullptr) return BadAlignment(fact.name);
+    const std::optional<uint64_t> value = AlignmentIn(fact.value);
+    if (!value.has_value()) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("metadata {} is no number: expected a power of "
+                                "two below 2^32, which the option alignment "
+                                "sets too",
+                                kAlignmentKey));
+    }
     *alignment = options.alignment.value_or(*value);
-    facts.back() = {std::string(kAlignmentKey), *alignment, "u32"};
+    fact = {std::string(kAlignmentKey), *alignment, "u32"};
     said = true;
   }
   if (!said && options.alignment.has_value()) {

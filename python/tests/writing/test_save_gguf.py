@@ -180,3 +180,20 @@ def test_a_writer_takes_the_architecture(tmp_path):
         out.commit()
     assert haulway.open(tmp_path / "x.gguf").metadata == {
         "general.architecture": "test"}
+
+
+def test_the_alignment_may_be_metadata(tmp_path):
+    path = tmp_path / "x.gguf"
+    made = {"a": numpy.ones(3, numpy.float32), "b": numpy.zeros(5, numpy.float32)}
+    metadata = {"general.architecture": "llama", "general.alignment": 256}
+    haulway.save(made, path, metadata=metadata)
+    reader = gguf.GGUFReader(path)
+    assert reader.alignment == 256
+    assert [tensor.data_offset % 256 for tensor in reader.tensors] == [0, 0]
+    for wrong in ("64", -1, 1.5):
+        with pytest.raises(haulway.InvalidArgumentError, match="no number"):
+            haulway.save(made, path,
+                         metadata={**metadata, "general.alignment": wrong})
+    with pytest.raises(haulway.InvalidArgumentError, match="power of two"):
+        haulway.save(made, path,
+                     metadata={**metadata, "general.alignment": 48})
