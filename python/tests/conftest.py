@@ -93,6 +93,35 @@ def run(command, tmp_path):
     return run
 
 
+@pytest.fixture(scope="session")
+def watching_library(tmp_path_factory):
+    """Builds watch_calls.c."""
+    tests = pathlib.Path(__file__).resolve().parent
+    built = tmp_path_factory.mktemp("built") / "watch_calls.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", built,
+                    next(tests.rglob("watch_calls.c")), "-ldl"], check=True)
+    return built
+
+
+@pytest.fixture
+def watched(watching_library, tmp_path_factory):
+    """Runs code with the library, and returns its exit code, its errors and
+    the logged calls."""
+    log = tmp_path_factory.mktemp("log") / "calls"
+
+    def watched(code, *arguments, **faults):
+        log.unlink(missing_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True, text=True,
+            env={**os.environ, "LD_PRELOAD": str(watching_library),
+                 "WATCH_LOG": str(log), **faults})
+        calls = log.read_text().splitlines() if log.exists() else []
+        return done.returncode, done.stderr, calls
+
+    return watched
+
+
 @pytest.fixture(scope="module")
 def nginx(tmp_path_factory):
     server = Nginx(tmp_path_factory.mktemp("nginx"))

@@ -325,10 +325,7 @@ class Downloading {
     const std::vector<ByteRange> ranges = std::exchange(written_, {});
     written_bytes_ = 0;
     lock.unlock();  // Other threads continue meanwhile.
-    if (::fdatasync(part_.get()) != 0) {
-      return Status::FromErrno(
-          errno, fmt::format("cannot write {}", Quote(names_.part)));
-    }
+    if (::fdatasync(part_.get()) != 0) return NotSynced();
     lock.lock();
     for (const ByteRange& one : ranges) HAULWAY_TRY(Mark(one, kOnDisk));
     return Status();
@@ -343,17 +340,30 @@ class Downloading {
                     std::string_view(marks_).substr(first, count));
   }
 
+  // Fails, and keeps nothing: bytes that are marked as written may be lost, and
+  // the next sync would not tell.
+  Status NotSynced() {
+    Status status = Status::FromErrno(
+        errno, fmt::format("cannot write {}", Quote(names_.part)));
+    Discard();
+    return status;
+  }
+
+  void Discard() {
+    ::unlink(names_.part.c_str());
+    ::unlink(names_.state.c_str());
+  }
+
   Status Finish() {
     if (options_.check) {
       Status status = options_.check(names_.part);
       if (!status.ok()) {
-        ::unlink(names_.part.c_str());
-        ::unlink(names_.state.c_str());
+        Discard();
         return status;
       }
     }
-    if (::fsync(part_.get()) != 0 ||
-        ::rename(names_.part.c_str(), names_.target.c_str()) != 0) {
+    if (::fsync(part_.get()) != 0) return NotSynced();
+    if (::rename(names_.part.c_str(), names_.target.c_str()) != 0) {
       return Status::FromErrno(
           errno, fmt::format("cannot write {}", Quote(names_.target)));
     }

@@ -229,3 +229,21 @@ def test_get_checks_as_it_is_told(nginx, tmp_path, run):
         haulway.get(url, out, verify=True)
     run("get", url, out, "--verify", "--lenient")
     haulway.get(url, out, verify=True, lenient=True)
+
+
+@pytest.mark.parametrize("mib, number", [(1, "1"), (100, "1"), (100, "2")])
+def test_nothing_is_kept_after_a_failed_sync(tmp_path, watched, mib, number):
+    """Pages that could not be written count as clean afterwards."""
+    data = os.urandom(1 << 20) * mib
+    code = ("import sys, haulway\n"
+            "print(haulway.get(sys.argv[1], sys.argv[2])['resumed_bytes'],"
+            " file=sys.stderr)")
+    out = tmp_path / "out" / "x.bin"
+    out.parent.mkdir()
+    with FaultServer(lambda request: request.serve(data, ETag='"v"')) as server:
+        status, errors, _ = watched(code, server.url(), out, FAIL_FSYNC=number)
+        assert status != 0 and "Input/output error" in errors
+        assert os.listdir(out.parent) == []
+        status, errors, _ = watched(code, server.url(), out)
+    assert status == 0 and errors == "0\n"
+    assert out.read_bytes() == data
