@@ -158,6 +158,8 @@ int Run(int argc, char** argv) {
   const auto& [verb, runner] = runners.at(app.get_subcommands().front());
   cancellable = verb->cancels ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
+  // A write past RLIMIT_FSIZE fails, which the command reports.
+  std::signal(SIGXFSZ, SIG_IGN);
   return RunVerb(runner);
 }
 
