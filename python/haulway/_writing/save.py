@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 
@@ -220,6 +221,16 @@ class _Writer:
 
 
 _writer = _Writer()
+
+
+def _begin_anew():
+    """Forgets the save of the process that forked: its thread is not in the
+    child, which would wait for it forever."""
+    global _writer
+    _writer = _Writer()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def save_async(obj, path, format=None, **options):
