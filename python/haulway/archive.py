@@ -21,6 +21,7 @@ from ._errors import ArgumentTypeError, InvalidArgumentError, MismatchError
 from ._making.bytes import flat_view
 from ._options import check_flag
 from ._options import size as size_of
+from ._reading.remote import target_of
 from ._reading.source import is_path, open_source
 from ._writing.save import archive_name
 
@@ -206,7 +207,7 @@ class PyTorchFileWriter:
             name = archive_name(targets[0])
             target = os.fsdecode(os.fspath(targets[0]))
         elif hasattr(targets[0], "write"):
-            name, target = "archive", targets[0].write
+            name, target = "archive", target_of(targets[0])
         else:
             raise ArgumentTypeError(
                 "expected a path or a file object with write(), found "

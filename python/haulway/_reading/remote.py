@@ -4,6 +4,10 @@ calls that write reach a URL.
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+
 from .. import _haulway
 from .._errors import ArgumentTypeError, InvalidArgumentError, make_error
 from .._options import INDEX, OPENING, READING, REMOTE, check_flag
@@ -44,13 +48,28 @@ def target_of(path, remote=None, **more):
                 "binary file object to write to",
                 "kInvalidArgument",
             )
-        return path.write
+        return _write_of(path)
     name = path_of(path)
     if "://" not in name:
         return name
     if remote is None:
         remote = take_remote("save", {})
     return _haulway.Target(name, remote, **more)
+
+
+def _write_of(file):
+    """Returns the function that writes to a file object."""
+    if not isinstance(file, io.RawIOBase):
+        return file.write
+
+    def write(view):
+        taken = file.write(view)
+        # A raw file that does not block took nothing.
+        if taken is None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return taken
+
+    return write
 
 
 @reads(_GETTING)
