@@ -110,10 +110,14 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
             return SourceStream(self._source(path))
         if mode not in ("wb", "xb"):
             raise ValueError(f"mode is {mode!r}: expected 'rb', 'wb' or 'xb'")
+        name = self._name(path)
+        target = target_of(name, self._remote)
         if mode == "xb":
             self._refuse_existing(path)
+            # A file that others make meanwhile is not replaced either.
+            target = _haulway.Target(name, self._remote, existing="refuse")
         self._make_parent(path)
-        return UploadStream(target_of(self._name(path), self._remote))
+        return UploadStream(target)
 
     def _refuse_existing(self, path):
         if self.exists(path):

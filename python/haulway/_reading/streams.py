@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 from .. import _haulway
 from .._describing import described, shown
@@ -174,12 +175,14 @@ class SourceStream(io.BufferedIOBase):
 
 class UploadStream(io.BufferedRandom):
     """A temporary file that is written to `target` when it is closed, whole or
-    not at all. If an exception leaves its `with` block, nothing is written."""
+    not at all. If an exception leaves its `with` block, nothing is written. Only
+    the process that made it writes to the target."""
 
     def __init__(self, target, buffer_size=None):
         import tempfile
 
         self._target = target
+        self._owner = os.getpid()
         super().__init__(
             tempfile.TemporaryFile(buffering=0),
             buffer_size or io.DEFAULT_BUFFER_SIZE,
@@ -189,6 +192,10 @@ class UploadStream(io.BufferedRandom):
         if self.closed:
             return
         target, self._target = self._target, None
+        if self._owner != os.getpid():
+            # A forked child has a part of the bytes, some of them twice.
+            self.raw.close()
+            return
         try:
             if target is not None:
                 self.flush()
