@@ -70,9 +70,12 @@ struct StorageInfo {
   // CRC-32 of the bytes in memory, before any byte swap.
   std::optional<uint32_t> crc32;
 
-  // Returns the alignment that the bytes need to be used in place.
+  // Returns the alignment that the bytes need to be used in place. PyTorch's
+  // complex numbers need that of the whole item, not only of its parts.
   uint64_t alignment() const {
-    return untyped ? 16 : Describe(dtype).swap_bytes;
+    if (untyped) return 16;
+    const DTypeInfo& info = Describe(dtype);
+    return info.kind == DTypeKind::kComplex ? info.item_bytes : info.swap_bytes;
   }
 };
 

@@ -222,3 +222,22 @@ def test_little_is_loaded_without_asking_for_memory(load, tmp_path):
     asked = len(open("/proc/meminfo").read())
     assert bytes_read_by(LOADS[load], little) - counting < asked
     assert bytes_read_by(LOADS[load], much) - counting > asked
+
+
+@pytest.mark.parametrize("dtype", ["complex32", "complex64", "complex128"])
+def test_complex_numbers_are_where_torch_may_use_them(tmp_path, dtype):
+    """Its instructions fault on complex numbers that are aligned only as their
+    parts are."""
+    dtype = getattr(torch, dtype)
+    made = {}
+    for i in range(40):
+        made[f"odd{i}"] = torch.ones(i, dtype=torch.int8)
+        made[f"c{i}"] = torch.ones(1 + i % 3, dtype=dtype)
+    path = tmp_path / "x.tensors"
+    haulway.save(made, path)
+    for io in ("auto", "pread", "mmap", "direct", "uring"):
+        found = haulway.load(path, "torch", io=io)
+        for name, tensor in made.items():
+            assert found[name].data_ptr() % tensor.element_size() == 0
+            assert torch.equal(found[name].clone().view(torch.int8),
+                               tensor.view(torch.int8))
