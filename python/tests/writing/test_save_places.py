@@ -362,3 +362,21 @@ def test_no_write_to_a_mapped_tensor_is_lost_when_its_file_is_overwritten(
     status = as_another(save)
     folder.chmod(0o755)
     assert status == 0
+
+
+@pytest.mark.parametrize("links", [{}, {"x.data": "x.tensors"},
+                                   {"x.tensors": "real/x.data"}])
+def test_a_data_file_is_another_file(tmp_path, links):
+    (tmp_path / "real").mkdir()
+    for name, text in links.items():
+        (tmp_path / name).symlink_to(text)
+    name = "x.data" if links else "x.tensors"
+    path = tmp_path / "x.tensors"
+    if "real/x.data" in links.values():
+        path = tmp_path / "real" / "y.tensors"
+        path.symlink_to("x.data")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(haulway.InvalidArgumentError, match="data file"):
+        haulway.save({"a": torch.ones(5000)}, path, layout="segments",
+                     data_file=name)
+    assert sorted(tmp_path.rglob("*")) == before
