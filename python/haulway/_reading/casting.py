@@ -6,7 +6,7 @@ from .. import _haulway
 from .._errors import UnsupportedError
 from .._making.assemble import maker, tensors_by_name
 from .._making.dtype_table import TABLE
-from .._making.dtypes import dtype_name, is_float
+from .._making.dtypes import is_float
 from .._making.objects import NumpyFactory, TensorRequest
 from .call import build_over
 from .select import choose, storages_of
@@ -19,10 +19,12 @@ class Casting:
     storage is cast as a whole, so that its tensors stay views of it. A storage
     with elements of several types, or one that is an object itself, is not
     cast.
+
+    dtype: the result of float_name().
     """
 
     def __init__(self, core, dtype, rows=None):
-        self.dtype = dtype_name(dtype)
+        self.dtype = dtype
         self._core = core
         kinds = {}
         for row in range(core.tensor_count()):

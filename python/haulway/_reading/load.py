@@ -6,7 +6,7 @@ from .._errors import InvalidArgumentError
 from .._making.assemble import maker, tensors_by_name
 from .._options import READING
 from .call import Reading, check_framework, reads
-from .select import choose, storages_of
+from .select import choose, float_name, storages_of
 
 
 @reads(READING)
@@ -45,6 +45,7 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
         framework, *[] if destination is None else [("torch", "numpy")]
     )
     make = maker(framework, device)
+    dtype = None if dtype is None else float_name(dtype)
     reading = Reading("load", options)
     if destination is not None:
         from .._sharing.shared import load_shared

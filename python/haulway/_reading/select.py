@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .. import _haulway
-from .._errors import ArgumentTypeError
-from .._making.dtypes import is_float
+from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._making.dtypes import dtype_name, is_float
 from .._making.objects import TensorInfo, TensorRequest
 from .._options import whole
 
@@ -76,6 +76,19 @@ def storages_of(chosen):
     return sorted(
         {one.info.storage for one in chosen if one.info.storage is not None}
     )
+
+
+def float_name(dtype):
+    """Returns Haulway's name of the floating-point dtype that load(dtype=) and
+    shard(dtype=) cast to. Raises InvalidArgumentError for any other dtype,
+    which no floating-point tensor is cast to."""
+    name = dtype_name(dtype)
+    if not is_float(name):
+        raise InvalidArgumentError(
+            f"dtype is {dtype!r}: expected a floating-point dtype",
+            "kInvalidArgument",
+        )
+    return name
 
 
 def cast_of(info, dtype):

@@ -8,7 +8,6 @@ from .. import _haulway
 from .._describing import bytes_text, counted, described
 from .._errors import InvalidArgumentError
 from .._making.assemble import maker
-from .._making.dtypes import dtype_name
 from .._making.objects import TensorRequest
 from .._options import OPENING, READING, by_name, names
 from .call import Reading, check_framework, reads
@@ -17,6 +16,7 @@ from .select import (
     cast_of,
     check_rank,
     choose,
+    float_name,
     matcher,
     part_of,
 )
@@ -42,7 +42,7 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
     """
     check_rank(rank, world, dim)
     make = maker(check_framework(framework))
-    dtype = None if dtype is None else dtype_name(dtype)
+    dtype = None if dtype is None else float_name(dtype)
     reading = Reading("shard", options)
     core = reading.open(path)
     chosen = make.with_meta(choose(core, include, exclude))

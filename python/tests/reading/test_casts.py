@@ -154,6 +154,19 @@ def test_what_is_no_dtype_is_refused(tree):
             haulway.load(tree[0], dtype=wrong)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "complex128", "bool", torch.qint8,
+                                   "F4_E2M1X2"])
+def test_a_dtype_that_no_float_is_cast_to_is_refused(tree, dtype):
+    refused = pytest.raises(haulway.InvalidArgumentError,
+                            match="expected a floating-point dtype")
+    with refused:
+        haulway.load(tree[0], dtype=dtype)
+    with refused:
+        haulway.load(tree[0], include="*", dtype=dtype)
+    with refused:
+        haulway.shard(tree[0], 0, 2, dtype=dtype)
+
+
 def test_quantized_checkpoints_are_refused(tmp_path):
     quantized = torch.quantize_per_tensor(torch.randn(3), 1.0, 0, torch.qint8)
     torch.save({"q": quantized}, tmp_path / "q.pt")
