@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 
 from .. import _haulway
@@ -28,6 +29,7 @@ from .._making.dtypes import (
     is_array,
     name_of_numpy,
     name_of_torch,
+    numpy_dtype,
 )
 from .._options import OPENING, REMOTE, number, text
 from .._reading.call import Reading
@@ -138,9 +140,10 @@ class Part:
     For one thread at a time.
     """
 
-    def __init__(self, writer, number, name):
+    def __init__(self, writer, number, name, dtype):
         self._writer = writer
         self._number = number
+        self._dtype = dtype
         self._end = 0
         self.name = name
 
@@ -148,21 +151,47 @@ class Part:
         """Writes elements, row-major and dense, after the previous ones, or
         from byte `offset` on.
 
-        data: a tensor, an array, or anything with the buffer protocol.
+        data: a tensor or an array of the part's dtype, or bytes: anything else
+            with the buffer protocol, or a tensor or an array of 8-bit unsigned
+            integers.
         offset: in bytes from the start of the tensor; None: where the last
             call ended.
 
-        Raises InvalidArgumentError for bytes past the end of the tensor.
+        Raises InvalidArgumentError for elements of another dtype, and for bytes
+        past the end of the tensor; ArgumentTypeError for anything else.
         """
-        memory = data
-        if hasattr(data, "data_ptr"):
-            memory = memory_of(row_major(data))
-        elif hasattr(data, "__array_interface__"):
-            memory = memory_of(row_major_array(data))
-        size = memory[2] if isinstance(memory, tuple) else memoryview(data).nbytes
+        if hasattr(data, "data_ptr") or hasattr(data, "__array_interface__"):
+            memory = self._elements(data)
+            size = memory[2]
+        else:
+            memory = data
+            try:
+                size = memoryview(data).nbytes
+            except TypeError:
+                raise ArgumentTypeError(
+                    f"{self.name!r} is {type(data).__name__}: expected a "
+                    "tensor, an array or bytes",
+                    "kInvalidArgument",
+                ) from None
         at = self._end if offset is None else number("offset", offset)
         self._writer._open().write(self._number, at, memory)
         self._end = at + size
+
+    def _elements(self, data):
+        """Returns memory_of() a tensor or array that has the part's dtype."""
+        found, dense = _dense(self.name, data)
+        is_same = found in (self._dtype, "U8") or (
+            # The bits of a dtype that NumPy lacks.
+            not hasattr(data, "data_ptr")
+            and dense.dtype == numpy_dtype(self._dtype)
+        )
+        if not is_same:
+            raise InvalidArgumentError(
+                f"{self.name!r} is of {self._dtype}, but these elements are of "
+                f"{found}: cast them before they are written",
+                "kInvalidArgument",
+            )
+        return memory_of(dense)
 
     def __repr__(self):
         return described(self, shown(self.name),
@@ -190,9 +219,10 @@ class Writer:
         Raises ArgumentTypeError for anything else, and UnsupportedError for a
         dtype or layout that files cannot hold.
         """
+        name = _text(name)
         dtype, dense = _dense(name, tensor)
         self._open().add(
-            _text(name), dtype, tuple(dense.shape), memory_of(dense)
+            name, dtype, tuple(dense.shape), memory_of(dense)
         )
         self._count += 1
 
@@ -204,17 +234,19 @@ class Writer:
         dtype: its dtype: torch's, NumPy's, or a name such as "bf16".
         shape: its sizes.
         """
-        named = dtype_name(dtype)
+        name, named = _text(name), dtype_name(dtype)
         try:
+            if isinstance(shape, (str, bytes)):
+                raise TypeError
             sizes = tuple(number("shape", size) for size in shape)
         except TypeError:
             raise ArgumentTypeError(
                 f"shape is {shape!r}: expected a tuple of numbers",
                 "kInvalidArgument",
             ) from None
-        number_of_part = self._open().add_part(_text(name), named, sizes)
+        number_of_part = self._open().add_part(name, named, sizes)
         self._count += 1
-        return Part(self, number_of_part, name)
+        return Part(self, number_of_part, name, named)
 
     def commit(self):
         """Completes the file, or the shards and their index, and makes them
@@ -228,8 +260,15 @@ class Writer:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self._core = None  # Without commit() no file is left behind.
+    def __exit__(self, error, *_):
+        # Without commit() no file is left behind. After an exception that is
+        # what everyone expects.
+        if error is None and self._core is not None and self._count:
+            warnings.warn(
+                f"{path_text(self._name)} was not written: the writer's block "
+                "ended without commit()", RuntimeWarning, stacklevel=2,
+            )
+        self._core = None
 
     def __repr__(self):
         return described(
@@ -259,7 +298,8 @@ def writer(path, format=None, **options):
             out.commit()
 
     path: the file to write, or a URL. It becomes visible with commit();
-        without commit(), as after an exception, nothing is left.
+        without commit(), as after an exception, nothing is left. A `with`
+        block that adds tensors and ends without both warns.
     format: as for save().
     WRITING
 
@@ -285,7 +325,7 @@ def writer(path, format=None, **options):
 def _text(name):
     if not isinstance(name, str):
         raise ArgumentTypeError(
-            f"a name is {name!r}: expected a string", "kInvalidArgument"
+            f"a name is {shown(name)}: expected a string", "kInvalidArgument"
         )
     try:
         name.encode()

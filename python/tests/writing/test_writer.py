@@ -63,7 +63,7 @@ def test_a_tensor_may_change_when_add_returns(tmp_path):
 def test_nothing_is_left_without_commit(tmp_path):
     path = tmp_path / "a.safetensors"
     path.write_bytes(b"old")
-    with haulway.writer(path) as out:
+    with pytest.warns(RuntimeWarning), haulway.writer(path) as out:
         out.add("a", torch.ones(2))
     with pytest.raises(KeyError), haulway.writer(path) as out:
         out.add("a", torch.ones(2))
@@ -72,6 +72,47 @@ def test_nothing_is_left_without_commit(tmp_path):
     assert os.listdir(tmp_path) == [path.name]
     with pytest.raises(haulway.Error, match="closed"):
         out.add("b", torch.ones(2))
+
+
+@pytest.mark.parametrize("rows", [
+    torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.float64),
+    numpy.ones(2, "i4"), numpy.ones(2, "f2"), numpy.ma.array([1.0, 2.0]),
+    [1.0, 2.0], None, "12345678", torch.ones(2, device="meta"),
+])
+def test_a_part_takes_only_elements_of_its_dtype(tmp_path, rows):
+    with haulway.writer(tmp_path / "a.safetensors") as out:
+        part = out.add_part("p", "F32", (2,))
+        with pytest.raises(haulway.Error, match="'p'"):
+            part.write(rows)
+        part.write(torch.ones(2))
+        out.commit()
+    assert read(tmp_path / "a.safetensors", "safetensors")["p"].tolist() == [1, 1]
+
+
+def test_a_part_takes_bytes_and_the_bits_of_a_dtype_that_numpy_lacks(tmp_path):
+    ones = torch.ones(2, dtype=torch.bfloat16)
+    bits = ones.view(torch.int16).numpy().view("u2")
+    with haulway.writer(tmp_path / "a.safetensors") as out:
+        part = out.add_part("p", "bf16", (8,))
+        for rows in (ones, bits, bits.view("u1"), ones.view(torch.uint8)):
+            part.write(rows)
+        out.commit()
+    read_back = read(tmp_path / "a.safetensors", "safetensors")["p"]
+    assert torch.equal(read_back, torch.ones(8, dtype=torch.bfloat16))
+
+
+def test_a_block_that_ends_without_commit_warns(tmp_path, recwarn):
+    with pytest.warns(RuntimeWarning, match="a.pt' was not written.*commit"):
+        with haulway.writer(tmp_path / "a.pt") as out:
+            out.add("a", torch.ones(2))
+    recwarn.clear()
+    with haulway.writer(tmp_path / "a.pt"):
+        pass
+    with pytest.raises(KeyError), haulway.writer(tmp_path / "a.pt") as out:
+        out.add("a", torch.ones(2))
+        raise KeyError
+    assert not recwarn.list
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_is_missing_is_named(tmp_path):
@@ -97,6 +138,8 @@ def test_what_is_wrong_is_refused(tmp_path):
             lambda: out.add("b", torch.eye(2).to_sparse()),
             lambda: out.add_part("b", "F31", (2,)),
             lambda: out.add_part("b", "F32", (-1,)),
+            lambda: out.add_part("b", "F32", "2"),
+            lambda: out.add_part(torch.ones(1), "F32", (2,)),
             lambda: part.write(b"\x00" * 9),
             lambda: part.write(b"\x00", offset=8),
         ):
