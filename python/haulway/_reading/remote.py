@@ -13,7 +13,14 @@ from .._errors import ArgumentTypeError, InvalidArgumentError, make_error
 from .._options import INDEX, OPENING, READING, REMOTE, check_flag
 from .._writing.call import Writing, writes
 from .call import Reading, reads
-from .source import is_path, naming, open_source, path_of, path_to_write
+from .source import (
+    check_binary,
+    is_path,
+    naming,
+    open_source,
+    path_of,
+    path_to_write,
+)
 
 _BRINGING = {
     **REMOTE,
@@ -48,6 +55,7 @@ def target_of(path, remote=None, **more):
                 "binary file object to write to",
                 "kInvalidArgument",
             )
+        check_binary(path, "wb")
         return _write_of(path)
     name = path_of(path)
     if "://" not in name:

@@ -10,7 +10,12 @@ import warnings
 
 from .. import _haulway
 from .._config import resolve
-from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from .._errors import (
+    ArgumentTypeError,
+    InvalidArgumentError,
+    TruncatedError,
+    UnsupportedError,
+)
 from .._log import debug_log
 from .._options import REMOTE
 from .file_objects import ranges_of, ranges_of_open_file
@@ -157,6 +162,7 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
             [open_source(one, mapped, flags, remote) for one in file]
         )
     is_bytes = isinstance(file, (bytes, bytearray, memoryview))
+    check_binary(file, "rb")
     if not is_bytes:
         source = _descriptor_source(file, mapped, shared)
         if source is not None:
@@ -188,6 +194,8 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
         ranges = ranges_of(file)
         if ranges is not None:
             reader, size = ranges
+            if not size:
+                _check_position(file)
             if log:
                 log.debug("%s: a file object that is read by ranges",
                           name_of(file))
@@ -204,7 +212,37 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
             "file object",
             "kInvalidArgument",
         )
+    if not data:
+        _check_position(file)
     return _haulway.bytes_source(data, name_of(file))
+
+
+def check_binary(file, mode):
+    """Raises ArgumentTypeError for a file object that is open as text.
+
+    mode: the mode to open it with.
+    """
+    if isinstance(file, io.TextIOBase):
+        raise ArgumentTypeError(
+            f"{name_of(file)} is open as text: expected a binary file object, "
+            f"as open(path, {mode!r}) returns",
+            "kInvalidArgument",
+        )
+
+
+def _check_position(file):
+    """Raises TruncatedError if nothing can be read from a file object because
+    it is at its end: often it has just been written."""
+    try:
+        position = file.tell()
+    except (AttributeError, OSError, ValueError):
+        return
+    if position:
+        raise TruncatedError(
+            f"nothing to read: the file object is at its end, byte {position}, "
+            f"and is read from there; of {name_of(file)}",
+            "kTruncated",
+        )
 
 
 def _open_path(path, mapped, shared, remote=None):
@@ -246,4 +284,6 @@ def _descriptor_source(file, mapped, shared):
         return None
     if position == 0:
         return source
+    if position >= source.size:
+        _check_position(file)
     return _haulway.slice_source(source, position, source.size - position)

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -22,7 +23,7 @@ import threading
 
 from .. import _haulway
 from .._describing import path_text
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, UnsupportedError
 from .._log import debug_log
 from .._making.allowed import by_name
 from .._options import text
@@ -34,13 +35,20 @@ from .call import Writing, writes
 
 
 def format_of(path, format):
-    """Returns the format to write: `format`, or the one for the path's
-    extension."""
+    """Returns the format to write: `format`, or the one for the extension of
+    the path, or of the name that a file object has."""
     if format is not None:
         chosen = _haulway.format_to_write_by_name(text("format", format))
         why = "as asked for"
     elif not is_path(path):
         chosen, why = "torch", "a file object has no ending"
+        name = getattr(path, "name", None)
+        # A name such as "model.pt.gz" says nothing of the bytes that the object
+        # is given.
+        with contextlib.suppress(UnsupportedError):
+            if isinstance(name, str):
+                chosen = _haulway.format_to_write(name)
+                why = "as the file object's name ends"
     else:
         chosen = _haulway.format_to_write(path_of(path))
         why = "as its name ends"
@@ -65,8 +73,8 @@ def save(obj, path, format=None, **options):
         of docs/loading.md for reaching URLs apply: connections, ca_file and
         others.
     format: "torch", "safetensors", "tensorizer" (".tensors"), "npz", "npy" or
-        "gguf"; by default the one that the path's ending names, in upper or
-        lower case, otherwise "torch". The ending of a format that cannot be
+        "gguf"; by default the one that the ending of the path, or of the file
+        object's name, says, in upper or lower case, otherwise "torch". The ending of a format that cannot be
         written (".h5", ".onnx") is refused.
     WRITING
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import tarfile
+import tempfile
 import threading
 import zipfile
 
@@ -327,3 +328,54 @@ def test_the_file_object_is_let_go_of(data):
     del file, checkpoint
     gc.collect()
     assert alive() is None and tensor[1] == 1
+
+
+@pytest.mark.parametrize("call", [haulway.open, haulway.load, haulway.verify,
+                                  haulway.scan, haulway.torch.load])
+def test_a_file_that_is_open_as_text_is_refused(tmp_path, call):
+    torch.save(TENSORS, tmp_path / "a.pt")
+    with open(tmp_path / "a.pt") as file:
+        with pytest.raises(haulway.ArgumentTypeError,
+                           match="a.pt is open as text.*'rb'"):
+            call(file)
+    with pytest.raises(haulway.ArgumentTypeError, match="open as text"):
+        call(io.StringIO("x"))
+
+
+@pytest.mark.parametrize("save", [haulway.save, haulway.torch.save])
+def test_nothing_is_saved_to_a_text_file(tmp_path, save):
+    with open(tmp_path / "a.pt", "w") as file:
+        with pytest.raises(haulway.ArgumentTypeError,
+                           match="a.pt is open as text.*'wb'"):
+            save(TENSORS, file)
+
+
+@pytest.mark.parametrize("make", [
+    io.BytesIO, tempfile.TemporaryFile, tempfile.SpooledTemporaryFile,
+    functools.partial(Counting, b""),
+])
+def test_a_file_object_at_its_end_says_so(data, make):
+    file = make()
+    if isinstance(file, Counting):
+        file.data = data
+    else:
+        file.write(data)
+    file.seek(0, io.SEEK_END)
+    with pytest.raises(haulway.TruncatedError,
+                       match=f"at its end, byte {len(data)}, "):
+        haulway.load(file)
+    file.seek(0)
+    same_tensors(haulway.load(file), TENSORS)
+
+
+@pytest.mark.parametrize("name, format", [
+    ("a.safetensors", "safetensors"), ("a.TENSORS", "tensorizer"),
+    ("a.pt", "torch"), ("a", "torch"), ("a.safetensors.gz", "torch"),
+])
+def test_the_name_of_a_file_object_decides_the_format(tmp_path, name, format):
+    with open(tmp_path / name, "wb") as file:
+        haulway.save(TENSORS, file)
+    assert haulway.open(tmp_path / name).format == format
+    with open(tmp_path / name, "wb") as file:
+        haulway.save(TENSORS, file, "npz")
+    assert haulway.open(tmp_path / name).format == "npz"
