@@ -45,6 +45,13 @@ def shown(value, most=_LONGEST_TEXT):
     return text if len(text) <= most else f"{text[:most - 3]}..."
 
 
+def public(package, *classes):
+    """Gives classes the name of the package that users import them from, which
+    messages, help() and pickles then show, in place of a private module's."""
+    for cls in classes:
+        cls.__module__ = package
+
+
 def described(value, *facts):
     """Returns a line such as "<haulway.Checkpoint 'model.pt', 12 tensors>": the
     class of an object and facts. A fact is a short text or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._describing import public
 from .verbs import VERBS
 
 
@@ -94,3 +95,6 @@ def outcome_of(verb, record):
     if verb == "verify":
         return _OF_VERIFY[record["result"]["ok"]]
     return record["result"]["verdict"] if verb == "scan" else "OK"
+
+
+public("haulway", BulkReport)

@@ -9,7 +9,7 @@
 
 from typing import Any, NamedTuple
 
-from .._describing import bytes_text, described, shown
+from .._describing import bytes_text, described, public, shown
 from .._errors import Error, UnsupportedError
 
 
@@ -293,3 +293,6 @@ def make_array(info, memory):
     if info.negative:
         array = numpy.negative(array)
     return array
+
+
+public("haulway", GlobalName, OpaqueObject, PickledObject, TensorInfo)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 
 from .. import _haulway
-from .._describing import bytes_text, counted, described, shown, table
+from .._describing import bytes_text, counted, described, public, shown, table
 from .._errors import InvalidArgumentError
 from .._log import debug_log
 from .._making.assemble import maker
@@ -315,3 +315,6 @@ class TensorSlice:
         if part.request is None:
             return checkpoint._read(info)[index]
         return checkpoint._read_part(part)
+
+
+public("haulway", Checkpoint, TensorSlice)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .. import _haulway
-from .._describing import described, shown
+from .._describing import described, public, shown
 from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from .._making.dtypes import name_of_numpy, name_of_torch, numpy_dtype
 from .._making.objects import TensorRequest, dense_strides, make_array
@@ -369,3 +369,6 @@ def _keys(kind, names):
 
 def _size(shape):
     return f"torch.Size({list(shape)})"
+
+
+public("haulway", IncompatibleKeys)

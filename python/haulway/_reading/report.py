@@ -17,7 +17,7 @@ import os
 from types import SimpleNamespace
 
 from .. import _haulway
-from .._describing import counted, described, shown, table
+from .._describing import counted, described, public, shown, table
 from .._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
 from .._options import OPENING, READING, names
 from .call import Reading, reads
@@ -322,3 +322,6 @@ def _of_several(path, files):
         findings=[found for report in files for found in report.findings],
         files=files,
     )
+
+
+public("haulway", Report)

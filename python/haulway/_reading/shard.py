@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .. import _haulway
-from .._describing import bytes_text, counted, described
+from .._describing import bytes_text, counted, described, public
 from .._errors import InvalidArgumentError
 from .._making.assemble import maker
 from .._making.objects import TensorRequest
@@ -136,3 +136,6 @@ def plan_reads(path, include=None, exclude=None, slices=None, **options):
         core, requests, {"io": reading.io, "verify": reading.verify}
     )
     return PlannedReads(*planned)
+
+
+public("haulway", PlannedReads)

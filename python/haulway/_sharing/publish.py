@@ -7,7 +7,7 @@ import threading
 from multiprocessing.util import Finalize
 
 from .. import _haulway
-from .._describing import described
+from .._describing import described, public
 from .._errors import ArgumentTypeError
 from .._making.assemble import maker, tensors_by_name
 from .._options import READING, whole
@@ -220,3 +220,6 @@ def _reduce_tensor(tensor, hook):
     elif tensor.requires_grad and not tensor.is_leaf:
         tensor = tensor.detach().requires_grad_()
     return hook(tensor)
+
+
+public("haulway", Publication)

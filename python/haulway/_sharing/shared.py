@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import _haulway
-from .._describing import bytes_text, described, shown
+from .._describing import bytes_text, described, public, shown
 from .._making.assemble import maker, tensors_by_name
 from .._making.objects import NumpyFactory
 from .._options import INDEX
@@ -150,3 +150,6 @@ def _entries_of(core, checkpoint, framework, entries):
     memories = core.memories(writable=framework == "torch")
     storages = {row: make.storage(memories[row]) for row in storages_of(chosen)}
     return tensors_by_name(make, storages, chosen)
+
+
+public("haulway", Shared, SharedHandle)

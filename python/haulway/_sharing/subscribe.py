@@ -6,7 +6,7 @@ import threading
 import time
 
 from .. import _haulway
-from .._describing import described
+from .._describing import described, public
 from .._errors import (
     ArgumentTypeError,
     InvalidArgumentError,
@@ -196,3 +196,6 @@ def _deadline(timeout):
             "kInvalidArgument",
         )
     return time.monotonic() + timeout
+
+
+public("haulway", Subscription)

@@ -22,7 +22,14 @@ import warnings
 from collections.abc import Mapping
 
 from .. import _haulway
-from .._describing import bytes_text, counted, described, path_text, shown
+from .._describing import (
+    bytes_text,
+    counted,
+    described,
+    path_text,
+    public,
+    shown,
+)
 from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from .._making.dtypes import (
     dtype_name,
@@ -365,3 +372,6 @@ def _dense(name, value):
         f"{name!r} is {type(value).__name__}: expected a tensor or an array",
         "kInvalidArgument",
     )
+
+
+public("haulway", Part, Writer)

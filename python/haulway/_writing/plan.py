@@ -7,7 +7,7 @@ import sys
 from typing import NamedTuple
 
 from .. import _haulway
-from .._describing import bytes_text, counted, described, shown
+from .._describing import bytes_text, counted, described, public, shown
 from .._errors import Error, InvalidArgumentError, UnknownNameError
 from .._making.bytes import flat_view
 from .._options import number
@@ -204,3 +204,6 @@ def _bytes_of(data):
         data = data.detach().cpu().contiguous().reshape(-1)
         data = data.view(torch.uint8).numpy() if data.numel() else b""
     return flat_view(data)
+
+
+public("haulway", Plan, PlannedRecord)

@@ -20,7 +20,7 @@ import weakref
 from multiprocessing import reduction
 
 from .. import _haulway
-from .._describing import bytes_text, counted, described
+from .._describing import bytes_text, counted, described, public
 from .._errors import Error, InvalidArgumentError
 from ._arguments import (
     MOST,
@@ -390,3 +390,11 @@ class PlainTransport(_Arena):
         # Items are copied out, so separate memory would not help a large item.
         self._create(_VARIABLE, max_bytes=self.max_bytes, acquire_timeout=60.0,
                      bytes_as="bytes", consumers=consumers, overflow_bytes=0)
+
+
+public(
+    "haulway.ipc",
+    SharedMemoryArena,
+    SharedMemoryRingBuffer,
+    SharedMemorySegmentPool,
+)

@@ -9,7 +9,7 @@ from multiprocessing import reduction
 from multiprocessing.util import Finalize
 
 from .. import _haulway
-from .._describing import counted, described
+from .._describing import counted, described, public
 from .._errors import Error, InvalidArgumentError
 from ._arguments import one_arena, positive, seconds, wrong_type
 from ._backends import PlainTransport, _Arena
@@ -222,3 +222,6 @@ def broadcast_from_subprocess(fn, consumers, *, buffer_size=3,
         fn, consumers, buffer_size, initializer, mp_context, timeout, daemon,
         arena,
     )
+
+
+public("haulway.ipc", Broadcast, BroadcastConsumer)

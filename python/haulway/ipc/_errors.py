@@ -1,5 +1,6 @@
 """Exceptions of communication between two processes."""
 
+from .._describing import public
 from .._errors import Error
 
 
@@ -40,3 +41,6 @@ class WorkerTimeout(WorkerError, TimeoutError):
     """The worker was silent for longer than the time limit."""
 
     code = "kTimeout"
+
+
+public("haulway.ipc", ArenaFull, WorkerDied, WorkerError, WorkerTimeout)

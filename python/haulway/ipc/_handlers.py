@@ -26,7 +26,7 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from pickle import PickleBuffer
 
-from .._describing import described
+from .._describing import described, public
 from .._haulway import memory_at
 from .._making.bytes import flat_view
 from ._arguments import wrong_type
@@ -517,3 +517,6 @@ def hook_for(cls):
 
 def item_count(shape):
     return math.prod(shape)
+
+
+public("haulway.ipc", BytesHandler, NumpyHandler, TorchHandler)

@@ -26,7 +26,7 @@ from multiprocessing.util import Finalize
 
 from .. import _haulway
 from .._describing import counted, described
-from .._errors import Error, InvalidArgumentError
+from .._errors import ArgumentTypeError, Error, InvalidArgumentError
 from ._arguments import (
     context,
     environment,
@@ -173,6 +173,28 @@ def make_receiver(channel, pidfd, arena, is_native, consumer=0,
     )
 
 
+@contextlib.contextmanager
+def _naming_what_cannot_be_sent(**arguments):
+    """Returns a `with` block for starting a process. If an argument cannot be
+    pickled for the process, names the argument and says what to do."""
+    failures = (AttributeError, TypeError, pickle.PicklingError)
+    try:
+        yield
+    except failures as error:
+        for name, value in arguments.items():
+            try:
+                pickle.dumps(value)
+            except failures as same:
+                if str(same) == str(error):
+                    raise ArgumentTypeError(
+                        f"{name} cannot be sent to a new process: {error}; "
+                        "expected a function at the top level of a module, or "
+                        "mp_context='fork'",
+                        "kInvalidArgument",
+                    ) from error
+        raise
+
+
 class SubprocessIterable:
     """The result of iterate_in_subprocess: can be iterated any number of
     times.
@@ -212,7 +234,8 @@ class SubprocessIterable:
                 exitpriority=10,
             )
             try:
-                self._process.start()
+                with _naming_what_cannot_be_sent(fn=fn, initializer=initializer):
+                    self._process.start()
             except BaseException:
                 self._finalizer()
                 raise

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+from .._describing import public
+
 
 @runtime_checkable
 class ArenaWriterProtocol(Protocol):
@@ -119,3 +121,12 @@ class HandlerProtocol(Protocol):
         meta: the tuple that get_buffer() returned with them.
         zero_copy: whether the object may be a view of `buf`.
         """
+
+
+public(
+    "haulway.ipc",
+    ArenaProtocol,
+    ArenaReaderProtocol,
+    ArenaWriterProtocol,
+    HandlerProtocol,
+)

@@ -206,3 +206,11 @@ def test_a_consumer_that_waited_too_long_kills_nobody():
         for thread in threads:
             thread.join()
         assert counts == {0: 3, 1: 3}
+
+
+@pytest.mark.parametrize("name", ["fn", "initializer"])
+def test_what_cannot_be_sent_to_a_spawned_worker_is_named(name):
+    arguments = {"fn": three, name: lambda: iter([1])}
+    with pytest.raises(ArgumentTypeError,
+                       match=f"^{name} cannot be sent.*mp_context='fork'"):
+        iterate_in_subprocess(**arguments, mp_context="spawn")

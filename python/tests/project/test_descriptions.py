@@ -5,6 +5,7 @@ import html.parser
 import importlib
 import io
 import pathlib
+import pickle
 import re
 
 import numpy as np
@@ -250,3 +251,24 @@ def test_file_objects_and_bytes_are_named(small):
     assert "memory" in repr(haulway.open(data, "numpy"))
     check_line(repr(haulway.open(io.BytesIO(data), "numpy")))
     check_line(repr(haulway.open([small, io.BytesIO(data)][:1], "numpy")))
+
+
+@pytest.mark.parametrize("package", [haulway, ipc])
+def test_classes_are_called_what_programs_import_them_as(package):
+    # The library's own class is left: its type cannot be found again.
+    names = [name for name in dir(package) if not name.startswith("_")]
+    classes = {name: getattr(package, name) for name in names}
+    private = {
+        f"{cls.__module__}.{name}" for name, cls in classes.items()
+        if isinstance(cls, type) and cls.__module__ != package.__name__
+    }
+    assert private <= {"haulway._haulway.Format"}
+
+
+def test_pickles_name_no_private_class(small):
+    checkpoint = haulway.open(small, "numpy")
+    for value in (checkpoint, checkpoint.info(next(iter(checkpoint))),
+                  haulway.verify(small), haulway.plan_reads(small),
+                  ipc.WorkerDied("x")):
+        assert b"._" not in pickle.dumps(value)
+        assert type(pickle.loads(pickle.dumps(value))) is type(value)
