@@ -23,7 +23,7 @@ from types import MappingProxyType
 from . import _haulway
 from ._describing import described, shown
 from ._errors import InvalidArgumentError, OptionError
-from ._options import SECTIONS, by_name
+from ._options import SECTIONS, by_name, similar
 
 # The values set by this thread or task, by (section, name).
 _local: contextvars.ContextVar = contextvars.ContextVar(
@@ -115,7 +115,9 @@ def resolve(section, given=None, defaults=None):
 def _option(section, name):
     option = SECTIONS[section].get(name)
     if option is None or option.of_call:
-        raise AttributeError(f"no option {section}.{name}")
+        # Interpreters and libraries look for names that begin so.
+        meant = "" if name.startswith("_") else similar(name, SECTIONS[section])
+        raise AttributeError(f"no option {section}.{name}{meant}")
     return option
 
 
@@ -238,7 +240,11 @@ class Config:
         for name, value in options.items():
             sections = [s for s in SECTIONS if name in dir(getattr(self, s))]
             if not sections:
-                raise OptionError(f"no option {name!r}", "kInvalidArgument")
+                known = {name for section in SECTIONS.values() for name in section}
+                raise OptionError(
+                    f"no option {name!r}{similar(name, sorted(known))}",
+                    "kInvalidArgument",
+                )
             for section in sections:
                 values[section, name] = value
         for section, given in (("save", save), ("load", load)):
@@ -246,7 +252,9 @@ class Config:
             for name, value in options.items():
                 if name not in dir(getattr(self, section)):
                     raise OptionError(
-                        f"no option {section}.{name}", "kInvalidArgument"
+                        f"no option {section}.{name}"
+                        f"{similar(name, SECTIONS[section])}",
+                        "kInvalidArgument",
                     )
                 values[section, name] = value
         checked = {

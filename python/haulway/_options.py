@@ -123,6 +123,28 @@ def whole(name, value, least=None):
     return found
 
 
+def similar(name, known, call=""):
+    """Returns the end of a message about an unknown keyword: the name that was
+    probably meant, or "".
+
+    known: names of options.
+    call: a function of the package, whose own parameters are looked at too.
+    """
+    import difflib
+    import inspect
+    import sys
+
+    if not isinstance(name, str):
+        return ""
+    names = list(known)
+    found = getattr(sys.modules[__package__], call, None) if call else None
+    if inspect.isfunction(found):
+        names += (one.name for one in inspect.signature(found).parameters.values()
+                  if one.kind is not one.VAR_KEYWORD)
+    near = difflib.get_close_matches(name, names, 1, 0.75)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def function(name, value, arguments):
     """Checks a function, or None.
 

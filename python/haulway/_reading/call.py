@@ -21,7 +21,7 @@ from .._config import resolve, way_of
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._log import debug_log, said
 from .._making.allowed import by_name
-from .._options import ENGINE, INDEX, READING, completed
+from .._options import ENGINE, INDEX, READING, completed, similar
 from .._secrets import only_one
 from .source import are_files, open_source, remote_of
 
@@ -65,7 +65,8 @@ class Reading:
         for name, value in given.items():
             if name not in options:
                 raise ArgumentTypeError(
-                    f"{caller}() got an unexpected keyword argument {name!r}",
+                    f"{caller}() got an unexpected keyword argument {name!r}"
+                    f"{similar(name, options, caller)}",
                     "kInvalidArgument",
                 )
             if value is not None:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from .._config import resolve
 from .._errors import OptionError
 from .._log import debug_log, said
-from .._options import REMOTE, WRITING, completed, taken_of, writing_of
+from .._options import (
+    REMOTE,
+    WRITING,
+    completed,
+    similar,
+    taken_of,
+    writing_of,
+)
 from .._reading.call import Reading
 
 
@@ -55,7 +62,7 @@ class Writing:
             else:
                 raise OptionError(
                     f"{name}: {call} has no such option: "
-                    f"{_elsewhere(name, known, beside)}",
+                    f"{_elsewhere(name, known, beside, call)}",
                     "kInvalidArgument",
                 )
         values, self.origins = resolve("save", self.given, defaults)
@@ -118,9 +125,11 @@ def _not_of(name, option, format):
             f"{'has' if len(option.formats) == 1 else 'have'}")
 
 
-def _elsewhere(name, known, beside):
+def _elsewhere(name, known, beside, call):
     """Returns the end of a message: the calls that have an option, or the
-    options that the call has."""
+    option that was probably meant, or all that the call has."""
     if name in WRITING and WRITING[name].calls:
         return f"it is one of {', '.join(WRITING[name].calls)}"
+    if meant := similar(name, (*known, *beside), call):
+        return meant.removeprefix("; ")
     return f"expected {', '.join((*known, *beside))}"

@@ -1,8 +1,8 @@
 """Arguments of haulway.ipc at the limits of their ranges."""
 
 import functools
-import math
 import gc
+import math
 import os
 import threading
 

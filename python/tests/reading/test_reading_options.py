@@ -319,6 +319,18 @@ def test_unknown_options_are_refused_by_name(small):
                  haulway.plan_reads):
         with pytest.raises(TypeError, match="unexpected keyword .*'thread'"):
             call(small, thread=1)
+    with pytest.raises(TypeError, match=r"'inclde'; did you mean 'include'\?$"):
+        haulway.load(small, inclde="x")
+    with pytest.raises(TypeError, match=r"'lenent'; did you mean 'lenient'\?$"):
+        haulway.open(small, lenent=True)
+    with pytest.raises(TypeError, match=r"'colour'$"):
+        haulway.load(small, colour=1)
+    with pytest.raises(AttributeError, match="did you mean 'threads'"):
+        haulway.config.save.thraeds = 1
+    with pytest.raises(haulway.OptionError, match="did you mean 'durability'"):
+        haulway.config(durabilty="none")
+    with pytest.raises(haulway.OptionError, match="did you mean 'retries'"):
+        haulway.config(load={"retrys": 1})
     with pytest.raises(TypeError, match=r"scan\(\) got .*'retries'"):
         haulway.scan(small, retries=1)
     with pytest.raises(TypeError, match=r"attach\(\) got .*'threads'"):

@@ -97,6 +97,10 @@ def test_an_option_of_another_call_says_of_which(call, here):
             f"{', '.join(row.calls)}")
     with pytest.raises(haulway.OptionError, match="bogus: .*: expected "):
         CALLS[call](here, bogus=1)
+    if "durability" in own:
+        with pytest.raises(haulway.OptionError,
+                           match="option: did you mean 'durability'\\?$"):
+            CALLS[call](here, durabilty="none")
 
 
 @pytest.mark.parametrize("name", [
