@@ -57,7 +57,7 @@ class Reading:
     """
 
     memory = None
-    _source_name = "memory"
+    source_name = "memory"
     _classes = None
 
     def __init__(self, caller, given, options=READING, defaults=None):
@@ -136,7 +136,7 @@ class Reading:
         source = open_source(
             path, self.io == "mmap", self.mmap_flags, self.remote
         )
-        self._source_name = source.name
+        self.source_name = source.name
         return source
 
     def open(self, path, mapped=False):
@@ -209,7 +209,7 @@ class Reading:
         """Logs how tensors were read, from the library's statistics."""
         log.debug(
             "%s: read %s, by %s (%s); %s threads, %s retries, checksums %s",
-            self._source_name,
+            self.source_name,
             said(stats.get("read_bytes", 0), stats.get("seconds", 0)),
             stats.get("io", self.io), stats.get("reason") or "as asked for",
             stats.get("threads", 1), stats.get("retries", 0),

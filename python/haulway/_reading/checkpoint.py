@@ -53,9 +53,10 @@ class Checkpoint(Mapping):
     path, framework: as for open().
     options: a dict of the options for reading.
 
-    Any number of threads may use one at once; the GIL is released while bytes
-    are read. Tensors stay valid after the checkpoint is closed. Methods raise
-    Error if the file cannot be read, and InvalidArgumentError after close().
+    Two are equal only if they are the same object. Any number of threads may
+    use one at once; the GIL is released while bytes are read. Tensors stay
+    valid after the checkpoint is closed. Methods raise Error if the file cannot
+    be read, and InvalidArgumentError after close().
 
     A pickled Checkpoint holds the path or URL, the framework and the options,
     including a key or passphrase that open() was given, but not `progress` and
@@ -100,6 +101,10 @@ class Checkpoint(Mapping):
 
     def __contains__(self, name):
         return isinstance(name, str) and self._open().find(name) is not None
+
+    # A Mapping compares all values: tensors, which have no truth value.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def keys(self):
         """Returns the names of all tensors, a list."""

@@ -101,6 +101,9 @@ class _Place:
             raise _refused(name, "is on the meta device: it has no memory")
         if tensor.layout is not torch.strided:
             raise _refused(name, f"is of the layout {tensor.layout}")
+        if any(size > 1 and not stride for size, stride
+               in zip(tensor.shape, tensor.stride())):
+            raise _refused(name, "has elements that share memory: it is expanded")
         self.shape = tuple(tensor.shape)
         if (
             tensor.device.type not in ("cpu", "cuda")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .. import _haulway
 from .._describing import bytes_text, counted, described, public
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, UnknownNameError
 from .._making.assemble import maker
 from .._making.objects import TensorRequest
 from .._options import OPENING, READING, by_name, names
@@ -131,7 +131,10 @@ def plan_reads(path, include=None, exclude=None, slices=None, **options):
         if one.info.storage is not None:
             requests.append(TensorRequest(one.row, wanted))
     if slices:
-        raise KeyError(next(iter(slices)))
+        raise UnknownNameError(
+            f"no tensor {next(iter(slices))!r}; of {reading.source_name}",
+            "kInvalidArgument",
+        )
     planned = _haulway.plan_tensors(
         core, requests, {"io": reading.io, "verify": reading.verify}
     )

@@ -24,6 +24,8 @@ import types
 import torch
 import torch._utils
 
+from .._errors import UnsupportedError
+
 
 def from_dlpack():
     """Returns the function that makes a tensor from a capsule."""
@@ -141,7 +143,11 @@ def untyped_storage(typed):
 def parts_of_storage(typed):
     """Returns (UntypedStorage, class name, element count) of a TypedStorage."""
     untyped = untyped_storage(typed)
-    name = _storage_names()[typed.dtype]
+    name = _storage_names().get(typed.dtype)
+    if name is None:
+        raise UnsupportedError(
+            f"files of torch have no dtype {typed.dtype}", "kUnsupported"
+        )
     return untyped, name, untyped.nbytes() // typed.dtype.itemsize
 
 

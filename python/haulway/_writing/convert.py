@@ -45,7 +45,7 @@ from .._reading.select import matcher
 from .._reading.source import naming, path_of, path_to_write
 from .call import Writing, writes
 from .dense import memory_of, row_major, row_major_array
-from .flat import check_strings, noted
+from .flat import check_strings, check_unicode, noted
 
 
 def _renaming(rename):
@@ -334,12 +334,7 @@ def _text(name):
         raise ArgumentTypeError(
             f"a name is {shown(name)}: expected a string", "kInvalidArgument"
         )
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgumentError(
-            f"a name is {name!r}: expected Unicode", "kInvalidArgument"
-        ) from error
+    check_unicode(name)
     return name
 
 

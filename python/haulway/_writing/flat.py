@@ -22,9 +22,11 @@ def prepare(obj, target, format, writing, copy):
     if format == "npy" and not isinstance(obj, Mapping):
         obj = {"tensor": obj}  # The name of the array in such a file.
     if not isinstance(obj, Mapping):
+        article = "an" if format.startswith("np") else "a"
+        hint = ", whose state_dict() is one" if hasattr(obj, "state_dict") else ""
         raise InvalidArgumentError(
-            f"a {format} file holds a dict of tensors: found "
-            f"{type(obj).__name__}",
+            f"{article} {format} file holds a dict of tensors: found "
+            f"{type(obj).__name__}{hint}",
             "kInvalidArgument",
         )
     if metadata is not None:
@@ -119,12 +121,24 @@ def check_strings(metadata, what="metadata"):
             )
 
 
+def check_unicode(name):
+    """Raises InvalidArgumentError for a name with lone surrogates, which no
+    file can hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"a name is {name!r}: expected Unicode", "kInvalidArgument"
+        ) from error
+
+
 def _check(torch, format, name, value):
     """Raises unless `value` is a tensor with data and `name` is a str."""
     if not isinstance(name, str):
         raise InvalidArgumentError(
             f"a name is {name!r}: expected a string", "kInvalidArgument"
         )
+    check_unicode(name)
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
             raise UnsupportedError(

@@ -10,7 +10,7 @@ from .. import _haulway, _secrets
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._making.dtypes import is_array, name_of_numpy, name_of_torch
 from .dense import memory_of, row_major, row_major_array, snapshot
-from .flat import check_strings
+from .flat import check_strings, check_unicode
 from .ties import settle
 
 _STATE_DICT = 2
@@ -65,6 +65,7 @@ def _items(path, value, wrong):
                     f"{spelled(path)}: keys must be str, found "
                     f"{type(key).__name__}"
                 )
+            check_unicode(key)
             yield (*path, key), item
             del item  # Release its memory while the next one is made.
 

@@ -193,6 +193,7 @@ def test_arrays_are_filled(saved):
         ({"0.bias": torch.zeros(300, device="meta")}, "on the meta device"),
         ({"0.bias": np.zeros(300, np.int32)}, "casts no float32"),
         ({"0.bias": np.broadcast_to(np.zeros(1, "f4"), 300)}, "written to"),
+        ({"0.bias": torch.zeros(1).expand(300)}, "'0.bias' has .* expanded"),
     ],
 )
 def test_targets_that_cannot_be_filled_are_refused(saved, target, why):

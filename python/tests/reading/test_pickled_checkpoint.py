@@ -113,3 +113,9 @@ def test_a_file_that_is_gone_is_not_found(path):
     path.unlink()
     with pytest.raises(haulway.NotFoundError, match="No such file"):
         pickle.loads(pickled)
+
+
+def test_equal_is_only_the_same_checkpoint(path):
+    checkpoint, other = haulway.open(path), haulway.open(path)
+    assert checkpoint == checkpoint and checkpoint != other
+    assert {checkpoint: 1, other: 2}[other] == 2

@@ -4,8 +4,10 @@ import os
 
 import numpy
 import pytest
+import torch
 
 import haulway
+import haulway.torch
 
 DATA = {"a": numpy.arange(6, dtype=numpy.float32)}
 
@@ -121,3 +123,34 @@ def test_masked_arrays_are_refused_by_every_format(suffix, tmp_path):
 def test_names_of_tensors_that_are_no_text_are_value_errors(suffix, tmp_path):
     with pytest.raises(ValueError):
         haulway.save({"\ud800": numpy.ones(2, "f4")}, tmp_path / f"x{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".tensors", ".gguf"])
+def test_a_name_that_is_not_unicode_is_refused(tmp_path, suffix):
+    with pytest.raises(haulway.InvalidArgumentError,
+                       match=r"a name is 'a.udc80': expected Unicode"):
+        haulway.save({"a\udc80": torch.ones(1)}, tmp_path / f"a{suffix}",
+                     metadata={"general.architecture": "x"}
+                     if suffix == ".gguf" else None)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("obj, said", [
+    (torch.nn.Linear(1, 1), "found Linear, whose state_dict.. is one$"),
+    ([torch.ones(1)], "found list$"),
+])
+def test_what_is_no_dict_of_tensors_is_refused(tmp_path, obj, said):
+    with pytest.raises(haulway.InvalidArgumentError,
+                       match=f"^an npz file holds a dict of tensors: {said}"):
+        haulway.save(obj, tmp_path / "a.npz")
+    with pytest.raises(haulway.InvalidArgumentError,
+                       match=f"^a safetensors file holds a dict.*: {said}"):
+        haulway.save(obj, tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("save", [haulway.save, haulway.torch.save])
+def test_a_dtype_that_torchs_files_lack_is_named(tmp_path, save):
+    narrow = torch.zeros(4, dtype=torch.uint8).view(torch.int4)
+    with pytest.raises(haulway.UnsupportedError, match="no dtype torch.int4"):
+        save({"a": narrow}, tmp_path / "a.pt")
+    assert os.listdir(tmp_path) == []

@@ -163,7 +163,7 @@ def test_progress_ends_with_all_of_it(tmp_path):
         ({"a": torch.ones(2, 2).to_sparse()}, "sparse tensor"),
         ({"a": torch.ones(2, device="meta")}, "meta tensor"),
         ({"__metadata__": numpy.ones(1)}, "cannot be named"),
-        ({"\ud800": numpy.ones(1)}, "UTF-8|surrogates"),
+        ({"\ud800": numpy.ones(1)}, "expected Unicode"),
     ],
 )
 def test_what_cannot_be_saved(tmp_path, tensors, message):
