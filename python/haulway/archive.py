@@ -19,7 +19,7 @@ from ._config import given
 from ._describing import counted, described, shown
 from ._errors import ArgumentTypeError, InvalidArgumentError, MismatchError
 from ._making.bytes import flat_view
-from ._options import check_flag
+from ._options import check_flag, text
 from ._options import size as size_of
 from ._reading.remote import target_of
 from ._reading.source import is_path, open_source
@@ -54,10 +54,11 @@ class PyTorchFileReader:
         Raises MismatchError if the CRC-32 differs.
         """
         if not additional_readers:
-            return bytes(self._reader.read(name))
+            return bytes(self._reader.read(text("name", name)))
         sources = [open_source(r, mapped=False) for r in additional_readers]
         return bytes(
-            self._reader.read_parallel(name, sources, self._threshold)
+            self._reader.read_parallel(text("name", name), sources,
+                                       self._threshold)
         )
 
     def set_additional_reader_size_threshold(self, size):
@@ -80,14 +81,14 @@ class PyTorchFileReader:
         from ._torch.factory import storage_of
 
         expected = numel * torch.empty(0, dtype=dtype).element_size()
-        found = self._reader.size(name)
+        found = self._reader.size(text("name", name))
         if found != expected:
             raise MismatchError(
                 f"record size ({found} bytes) does not match expected size "
                 f"({expected}); in {name!r}",
                 "kMismatch",
             )
-        storage = storage_of(self._reader.read(name))
+        storage = storage_of(self._reader.read(text("name", name)))
         return torch.empty(0, dtype=dtype).set_(storage, 0, (numel,), (1,))
 
     def get_chunks(self, name, chunk_size):
@@ -98,29 +99,29 @@ class PyTorchFileReader:
         A CRC-32 that differs raises MismatchError in place of the last one.
         """
         chunk_size = size_of("chunk_size", chunk_size, least=1)
-        chunks = self._reader.chunks(name)
+        chunks = self._reader.chunks(text("name", name))
         while piece := chunks.next(chunk_size):
             yield piece
 
     def has_record(self, name):
         """Returns whether there is a record `name`."""
-        return self._reader.has(name)
+        return self._reader.has(text("name", name))
 
     def get_record_size(self, name):
         """Returns the uncompressed size of the record `name`, in bytes."""
-        return self._reader.size(name)
+        return self._reader.size(text("name", name))
 
     def get_record_header_offset(self, name):
         """Returns the offset of the local header of the record `name`, in
         bytes.
         """
-        return self._reader.header_offset(name)
+        return self._reader.header_offset(text("name", name))
 
     def get_record_offset(self, name):
         """Returns the offset of the payload of the record `name`, in bytes,
         from the record's local header.
         """
-        return self._reader.data_offset(name)
+        return self._reader.data_offset(text("name", name))
 
     def get_record_offset_no_read(self, header_offset, name, size, alignment):
         """Returns the offset of a payload in a file written by torch, without

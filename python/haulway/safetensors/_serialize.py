@@ -153,6 +153,12 @@ def _rows(tensor_dict):
                     f"argument 'tensor_dict': '{type(value).__name__}' object "
                     f"is not an instance of '{kind.__name__}'"
                 )
+    for name in tensor_dict:
+        if not isinstance(name, str):
+            found = "'None'" if name is None else f"'{type(name).__name__}' object"
+            raise TypeError(
+                f"argument 'tensor_dict': {found} is not an instance of 'str'"
+            )
     rows = []
     ordered = sorted(
         tensor_dict.items(),

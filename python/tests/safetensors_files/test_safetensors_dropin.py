@@ -734,3 +734,13 @@ def test_specs_of_wrong_types_are_refused_as_by_the_package(wrong):
 
     assert said(use, ours)[0] == said(use, THEIRS)[0]
     assert said(use, ours)[0] in ("TypeError", "OverflowError")
+
+
+@pytest.mark.parametrize("name", [1, None, b"a"])
+def test_a_name_that_is_no_text_is_refused_in_the_packages_words(tmp_path, name):
+    def refusal(package):
+        with pytest.raises(TypeError) as caught:
+            package.save_file({name: torch.ones(1)}, tmp_path / "a.safetensors")
+        return str(caught.value)
+
+    assert refusal(haulway.safetensors.torch) == refusal(safetensors.torch)

@@ -239,3 +239,13 @@ def test_every_buffer_is_a_record(tmp_path, data):
         writer.write_record("x", data)
     found = PyTorchFileReader(path).get_record("x")
     assert found == memoryview(data).tobytes()
+
+
+@pytest.mark.parametrize("method", [
+    "get_record", "has_record", "get_record_size", "get_record_offset",
+    "get_record_header_offset",
+])
+def test_a_name_that_is_no_text_is_refused(small, method):
+    with pytest.raises(haulway.ArgumentTypeError,
+                       match="name is int: expected a str"):
+        getattr(PyTorchFileReader(small), method)(3)
