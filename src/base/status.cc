@@ -98,7 +98,11 @@ Status&& Status::Of(std::string_view source) && {
   if (rep_ == nullptr) return std::move(*this);
   // If two layers know the source, the message names it once.
   const std::string of = fmt::format("; of {}", source);
-  if (!rep_->message.ends_with(of)) rep_->message += of;
+  const std::string quoted = fmt::format("'{}'", source);
+  if (!rep_->message.ends_with(of) &&
+      rep_->message.find(quoted) == std::string::npos) {
+    rep_->message += of;
+  }
   return std::move(*this);
 }
 

@@ -25,6 +25,15 @@ TEST(Status, GrowsItsAddressInTheOrderOfTheGrammar) {
   EXPECT_EQ(status.byte(), 18331u);
 }
 
+TEST(Status, NamesASourceOnce) {
+  const std::string message = "cannot open 'a.pt': no such file";
+  EXPECT_EQ(Status(Code::kNotFound, message).Of("a.pt").message(), message);
+  EXPECT_EQ(Status(Code::kNotFound, "x").Of("a.pt").Of("a.pt").message(),
+            "x; of a.pt");
+  EXPECT_EQ(Status(Code::kNotFound, message).Of("b.pt").message(),
+            message + "; of b.pt");
+}
+
 TEST(Status, KeepsTheInnermostByte) {
   const Status status = Status(Code::kCorrupt, "x").At(4).At(9);
   EXPECT_EQ(status.message(), "x; at byte 4");

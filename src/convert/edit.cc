@@ -118,6 +118,7 @@ class Editing {
           fmt::format("files of the format {} are only read", format.name));
     }
     if (format.id == Format::kTorch && ChangesOnlyNames()) {
+      if (ChangesNothing()) return Unchanged();
       return EditObject(format);
     }
     if (format.id == Format::kTensorizer) {
@@ -140,6 +141,19 @@ class Editing {
   bool ChangesOnlyNames() const {
     return !edit_.dtype.has_value() && edit_.dtype_of.empty() &&
            edit_.replace.empty() && edit_.merge.empty() && !edit_.untie;
+  }
+
+  // Requires: ChangesOnlyNames().
+  bool ChangesNothing() const {
+    return options_.output.empty() && edit_.rename.empty() &&
+           edit_.drop.empty() && edit_.set.empty() && edit_.unset.empty();
+  }
+
+  EditReport Unchanged() const {
+    EditReport report;
+    report.tensors = file_->entries().size();
+    report.in_place = true;
+    return report;
   }
 
   // Renames and drops tensors, and leaves the rest of the object unchanged.

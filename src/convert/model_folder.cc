@@ -134,7 +134,8 @@ Status ModelFolder::Make() const {
   error.clear();
   std::filesystem::create_directories(folder_, error);
   if (error) {
-    return Status::FromErrno(error.value(), "making the folder").Of(folder_);
+    return Status::FromErrno(error.value(), "cannot create the folder")
+        .Of(folder_);
   }
   for (const auto& folder : grown) HAULWAY_TRY(Sync(folder.string()));
   return Status();

@@ -177,8 +177,9 @@ class Repairing {
     }
     if (Ends(salvaged.status())) return std::move(salvaged).status();
     if (!alone) return Status();
-    return std::move(opened).status().In(
-        fmt::format("a file from which nothing can be saved ({})",
+    return Status(
+        opened.status().code(),
+        fmt::format("{}; nothing can be saved: {}", opened.status().message(),
                     salvaged.status().message()));
   }
 

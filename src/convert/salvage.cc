@@ -519,7 +519,7 @@ Result<std::shared_ptr<const ByteSource>> Padded(
         std::make_shared<const PaddedSource>(std::move(source), size));
   }
   return Status(Code::kUnsupported,
-                "nothing can be saved of a cut file of this format");
+                "files of this format cannot be read in parts");
 }
 
 }  // namespace

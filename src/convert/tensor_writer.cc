@@ -104,7 +104,7 @@ class Writer : public TensorWriter {
           !CheckedMultiply(*count, ItemBytes(dtype), &bytes) ||
           !CheckedAdd(end_, bytes, &end) || end > INT64_MAX - kAlignment) {
         return Status(Code::kInvalidArgument,
-                      fmt::format("shape [{}] has no size",
+                      fmt::format("shape [{}] is too large, or negative",
                                   fmt::join(shape, ", ")))
             .In(Quote(name));
       }
@@ -136,12 +136,15 @@ class Writer : public TensorWriter {
     const TensorToWrite& to = tensors_.tensors[tensor];
     if (!RangeFits(offset, bytes.size(), to.bytes.length)) {
       return Status(Code::kInvalidArgument,
-                    fmt::format("{} bytes at {} leave a tensor of {}",
+                    fmt::format("{} bytes from byte {} on end behind the "
+                                "tensor, which has {}",
                                 bytes.size(), offset, to.bytes.length))
           .In(Quote(to.name));
     }
     HAULWAY_TRY(WriteFully(spool_.get(), to.bytes.source_offset + offset,
-                           std::span(&bytes, 1)));
+                           std::span(&bytes, 1))
+                    .In(Quote(to.name))
+                    .Of(path_));
     const std::lock_guard lock(mutex_);
     covered_[tensor].Add(offset, offset + bytes.size());
     return Status();

@@ -198,7 +198,7 @@ class Downloading {
           errno, fmt::format("cannot write {}", Quote(names_.part)));
     }
     head_bytes_ = head.size() + boot.size();
-    return WriteAll(state_.get(), 0, head + boot + marks_);
+    return WriteAll(state_.get(), 0, head + boot + marks_).Of(names_.target);
   }
 
   void TakeMarks(std::string_view marks, bool same_boot) {
@@ -313,7 +313,7 @@ class Downloading {
 
   // Writes whole grains and marks them.
   Status Keep(uint64_t offset, std::span<const std::byte> bytes) {
-    HAULWAY_TRY(WriteFully(part_.get(), offset, {&bytes, 1}));
+    HAULWAY_TRY(WriteFully(part_.get(), offset, {&bytes, 1}).Of(names_.target));
     const ByteRange range{offset, bytes.size()};
     std::unique_lock lock(mutex_);
     HAULWAY_TRY(Mark(range, kWritten));
@@ -337,7 +337,8 @@ class Downloading {
     const uint64_t count = (range.length + grain_bytes_ - 1) / grain_bytes_;
     std::fill_n(marks_.begin() + static_cast<ptrdiff_t>(first), count, mark);
     return WriteAll(state_.get(), head_bytes_ + first,
-                    std::string_view(marks_).substr(first, count));
+                    std::string_view(marks_).substr(first, count))
+        .Of(names_.target);
   }
 
   // Fails, and keeps nothing: bytes that are marked as written may be lost, and

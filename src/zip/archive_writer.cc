@@ -270,6 +270,7 @@ Result<std::unique_ptr<ArchiveWriter>> ArchiveWriter::Open(
 }
 
 Result<std::string> ArchiveNameOf(std::string_view path) {
+  if (path == "-") return std::string("archive");  // Standard output.
   const size_t slash = path.find_last_of("/\\");
   std::string_view name =
       slash == std::string_view::npos ? path : path.substr(slash + 1);

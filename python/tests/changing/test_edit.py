@@ -37,6 +37,15 @@ def path(request, tmp_path):
     return path
 
 
+@pytest.mark.parametrize("path", ["pt", "safetensors"], indirect=True)
+def test_without_a_change_nothing_is_written(path, run):
+    before = path.read_bytes(), path.stat().st_ino
+    report = haulway.edit(path)
+    assert (report["written_bytes"], report["in_place"]) == (0, True)
+    assert json.loads(run("edit", path, "--json").stdout)["tensors"] == 3
+    assert (path.read_bytes(), path.stat().st_ino) == before
+
+
 def test_names(path):
     done = haulway.edit(path, rename={"a": "first"}, drop="b")
     expected = tensors()

@@ -1,7 +1,9 @@
 """Downloading a file: complete or not at all, resumable, and verified."""
 
+import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -247,3 +249,27 @@ def test_nothing_is_kept_after_a_failed_sync(tmp_path, watched, mib, number):
         status, errors, _ = watched(code, server.url(), out)
     assert status == 0 and errors == "0\n"
     assert out.read_bytes() == data
+
+
+@pytest.fixture
+def fill():
+    """Returns a function after which no file grows beyond 1 MiB, as on a full
+    disk."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, old[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path, fill):
+    data = io.BytesIO(bytes(24 << 20))
+    with pytest.raises(haulway.IoError,
+                       match="write failed: File too large.*; of .*/y.pt$"):
+        haulway.get(data, tmp_path / "y.pt", threads=1, progress=fill)
+
+
+def test_a_full_disk_is_named_with_the_tensor_and_the_file(tmp_path, fill):
+    fill()
+    with haulway.writer(tmp_path / "y.pt") as out:
+        with pytest.raises(haulway.IoError,
+                           match="write failed: .*; in 'w'; of .*/y.pt$"):
+            out.add("w", torch.zeros(1 << 20))
