@@ -12,6 +12,7 @@
 // implementation of the journal and of all verbs, for one of three engines.
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -131,6 +132,12 @@ int RunBulk(const BulkVerbOptions& options) {
   // Keeps the current folder out of the workers' sys.path too.
   ::setenv("PYTHONSAFEPATH", "1", 1);
   std::fflush(nullptr);
+  // While Python starts, an interrupt would end it with a traceback. It waits
+  // until the package's main() answers it.
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  ::sigprocmask(SIG_BLOCK, &interrupt, nullptr);
   ::execvp(python.c_str(), argv.data());
   if (errno == E2BIG) {
     return Fail(options, Status(Code::kInvalidArgument,
@@ -145,7 +152,8 @@ void AddConvert(CLI::App& app, BulkVerbOptions& options) {
   CLI::App* const part = app.add_option_group("Converting");
   options.groups.push_back(part);
   part->add_option("-o,--out", options.out,
-                   "Folder or URL that the new files are written to");
+                   "Folder or URL that the new files are written to")
+      ->check(CheckFileToWrite);
   part->add_option("--to", options.format, "Format of the new files")
       ->check(CheckFormatToWrite);
   part->add_option("--dtype", options.dtype,

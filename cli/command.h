@@ -85,6 +85,10 @@ void AddFile(CLI::App& app, Options& options,
                  "A file, a model's folder, a URL, or - for standard input");
 void AddFiles(CLI::App& app, Options& options);
 void AddOut(CLI::App& app, std::string* out, const char* about);
+// Refuses --json if `out` is "-", because both write to standard output. Both
+// arguments must live as long as `app`.
+void RefuseJsonBeside(CLI::App& app, const Options& options,
+                      const std::string& out);
 // Adds the options for access to URLs. AddFile() and AddFiles() add them too.
 void AddRemote(CLI::App& app);
 // Returns the options for access to URLs. They are global, because a process
@@ -101,6 +105,9 @@ std::string CheckPositive(const std::string& text);
 // valid, or "".
 std::string CheckDType(const std::string& name);
 std::string CheckFormatToWrite(const std::string& name);
+// Returns why `path` cannot be written, or "": some verbs write only files, not
+// standard output.
+std::string CheckFileToWrite(const std::string& path);
 // Returns why `text` is not KEY=VALUE, or "".
 std::string CheckPair(const std::string& text);
 void AddThreads(CLI::App& app, Options& options);
@@ -131,7 +138,11 @@ Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
                                                     IoMode io = IoMode::kMmap);
 
 // Writes a text to a path or URL, completely or not at all.
-Status WriteText(const std::string& out, const std::string& text);
+Status WriteText(const std::string& out, std::string_view text);
+
+// Prints lines about the file `out` to standard output or, if that receives the
+// file, to standard error.
+void Report(const std::string& out, std::string_view lines);
 
 // Lists the contents of a folder as names.
 using FolderLister = Result<std::vector<std::string>> (*)(

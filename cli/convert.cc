@@ -80,24 +80,27 @@ void PrintJson(const ConvertVerbOptions& options, const ConvertReport& report) {
   json.Fields(report).End('}').Print();
 }
 
-void PrintNotes(const std::vector<std::string>& notes) {
+void PrintNotes(const std::string& out, const std::vector<std::string>& notes) {
   const size_t shown = std::min(notes.size(), kNotesShown);
-  for (size_t i = 0; i < shown; ++i) fmt::print("{}\n", notes[i]);
+  for (size_t i = 0; i < shown; ++i) Report(out, notes[i] + "\n");
   if (shown < notes.size()) {
-    fmt::print("and {} more; --json lists them\n", notes.size() - shown);
+    Report(out, fmt::format("and {} more; --json lists them\n",
+                            notes.size() - shown));
   }
 }
 
 void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
-  fmt::print("{}: {}, {} in {:.3f} s{}{}\n", Escape(ShownName(options.out)),
-             Counted(report.tensors, "tensor"),
-             Size(report.bytes, options.bytes), report.write.seconds,
-             report.files.size() == 1
-                 ? ""
-                 : fmt::format(", {} files", report.files.size()),
-             report.proof.empty()
-                 ? ""
-                 : fmt::format("; {} digests agree", report.proof.size()));
+  if (options.out != "-") {
+    fmt::print("{}: {}, {} in {:.3f} s{}{}\n", Escape(ShownName(options.out)),
+               Counted(report.tensors, "tensor"),
+               Size(report.bytes, options.bytes), report.write.seconds,
+               report.files.size() == 1
+                   ? ""
+                   : fmt::format(", {} files", report.files.size()),
+               report.proof.empty()
+                   ? ""
+                   : fmt::format("; {} digests agree", report.proof.size()));
+  }
   std::vector<std::string> notes;
   for (const TieNote& tie : report.ties) {
     notes.push_back(fmt::format("{} {}: it shares memory with {}",
@@ -108,7 +111,7 @@ void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
     notes.push_back(
         fmt::format("left out {}: {}", Escape(left.name), Escape(left.why)));
   }
-  PrintNotes(notes);
+  PrintNotes(options.out, notes);
 }
 
 int ConvertFile(const ConvertVerbOptions& options) {
@@ -157,8 +160,12 @@ Runner Add(CLI::App& app) {
          "A file, a model's folder, a URL, or - for standard input")
       ->required();
   AddRemote(app);
-  app.add_option("DST", options->out, "File to write, or a folder (with --to)")
+  app.add_option(
+         "DST", options->out,
+         "File to write, a folder (with --to), or - for standard output "
+         "(with --to)")
       ->required();
+  RefuseJsonBeside(app, *options, options->out);
   app.add_option("--to", options->format,
                  "Format; default: from the ending of DST")
       ->check(CheckFormat);
@@ -175,7 +182,8 @@ Runner Add(CLI::App& app) {
   AddFields(app, &options->convert);
   app.add_option("--proof", options->proof,
                  "Compare the SHA-256 of every tensor before and after, and "
-                 "write the digests to this file");
+                 "write the digests to this file")
+      ->check(CheckFileToWrite);
   AddKey(app, *options);
   AddAllow(app, *options);
   AddProgress(app, *options);

@@ -223,7 +223,8 @@ Runner Add(CLI::App& app) {
                "Write each of the tensors that share memory in full");
   CLI::Option* const out =
       app.add_option("-o,--out", options->edit.output,
-                     "Write a new file and leave the old one unchanged");
+                     "Write a new file and leave the old one unchanged")
+          ->check(CheckFileToWrite);
   AddFields(app, &options->edit);
   app.get_option("--in-place")->excludes(out);
   AddProgress(app, *options);

@@ -87,6 +87,7 @@ std::shared_ptr<CipherOptions> AddBoth(CLI::App& app) {
   AddBytes(app, *options);
   AddFile(app, *options);
   AddOut(app, &options->out, "File to write, or - for standard output");
+  RefuseJsonBeside(app, *options, options->out);
   AddKey(app, *options, /*required=*/true);
   AddFields(app, &options->write);
   AddProgress(app, *options);

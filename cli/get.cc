@@ -72,7 +72,9 @@ Runner Add(CLI::App& app) {
          "What to download: a URL, or a file")
       ->required();
   AddRemote(app);
-  app.add_option("FILE", options->out, "File to write")->required();
+  app.add_option("FILE", options->out, "File to write")
+      ->required()
+      ->check(CheckFileToWrite);
   app.add_flag("--verify", options->verify,
                "Verify the whole file before it takes its name");
   AddAllow(app, *options);

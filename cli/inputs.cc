@@ -44,11 +44,19 @@ Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
   return OpenSource(path, {.io = io, .remote = Remote()});
 }
 
-Status WriteText(const std::string& out, const std::string& text) {
+Status WriteText(const std::string& out, std::string_view text) {
   HAULWAY_ASSIGN(auto sink, OpenSink(out, {.remote = Remote()}));
   HAULWAY_TRY(sink->Begin(text.size()).status());
   HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
   return sink->Commit(text.size());
+}
+
+void Report(const std::string& out, std::string_view lines) {
+  if (out == "-") {
+    Tell(lines);
+  } else {
+    fmt::print("{}", lines);
+  }
 }
 
 Result<std::vector<std::string>> ExpandInputs(

@@ -54,17 +54,58 @@ size_t Distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string Hint(std::string_view word) {
+// Returns the name that `word` is probably meant to be, or "".
+std::string Nearest(std::string_view word,
+                    const std::vector<std::string>& names) {
   std::string best;
   size_t least = 3;  // A larger distance is unlikely to be a typing error.
-  for (const Verb* verb : kVerbs) {
-    const size_t distance = Distance(word, verb->name);
+  for (const std::string& name : names) {
+    const size_t distance = Distance(word, name);
     if (distance >= least) continue;
     least = distance;
-    best = verb->name;
+    best = name;
   }
+  return best;
+}
+
+std::string Hint(std::string_view word) {
+  std::vector<std::string> names;
+  for (const Verb* verb : kVerbs) names.emplace_back(verb->name);
+  const std::string best = Nearest(word, names);
   return best.empty() ? "; haulway --help lists them"
                       : fmt::format("; did you mean '{}'?", best);
+}
+
+// Adds the long names of the options of a verb and of its groups.
+void AddOptionNames(const CLI::App& verb, std::vector<std::string>* names) {
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      names->push_back("--" + name);
+    }
+  }
+  for (const CLI::App* group : verb.get_subcommands(
+           [](const CLI::App* part) { return part->get_name().empty(); })) {
+    AddOptionNames(*group, names);
+  }
+}
+
+// Returns the message about a word that no option or argument takes.
+std::string Unexpected(const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(true);
+  if (extras.empty()) return "unexpected argument";
+  const std::string& word = extras.front();
+  if (!word.starts_with("-") || word == "-") {
+    return fmt::format("unexpected argument '{}'", word);
+  }
+  const std::string option = word.substr(0, word.find('='));
+  std::vector<std::string> names;
+  for (const CLI::App* verb : app.get_subcommands()) {
+    AddOptionNames(*verb, &names);
+  }
+  const std::string best = Nearest(option, names);
+  return fmt::format(
+      "no option '{}'{}", option,
+      best.empty() ? "" : fmt::format(": did you mean '{}'?", best));
 }
 
 // Reports a usage error, in JSON too if requested.
@@ -145,15 +186,20 @@ int Run(int argc, char** argv) {
     return FailUsage(argc, argv,
                      fmt::format("no verb '{}'{}", argv[1], Hint(argv[1])));
   }
+  const auto refuse = [&](std::string_view what) {
+    const bool has_verb = argc > 1 && argv[1][0] != '-';
+    return FailUsage(argc, argv,
+                     fmt::format("{}; see haulway {}{}--help", what,
+                                 has_verb ? argv[1] : "", has_verb ? " " : ""));
+  };
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
+  } catch (const CLI::ExtrasError&) {
+    return refuse(Unexpected(app));
   } catch (const CLI::ParseError& error) {
-    const bool has_verb = argc > 1 && argv[1][0] != '-';
-    return FailUsage(argc, argv,
-                     fmt::format("{}; see haulway {}{}--help", error.what(),
-                                 has_verb ? argv[1] : "", has_verb ? " " : ""));
+    return refuse(error.what());
   }
   const auto& [verb, runner] = runners.at(app.get_subcommands().front());
   cancellable = verb->cancels ? 1 : 0;

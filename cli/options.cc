@@ -16,6 +16,7 @@
 
 #include "command.h"
 #include "field_options.h"
+#include "haulway/convert.h"
 #include "haulway/save.h"
 #include "haulway/select.h"
 #include "values.h"
@@ -118,6 +119,19 @@ void AddOut(CLI::App& app, std::string* out, const char* about) {
   app.add_option("OUT", *out, about)->required();
 }
 
+void RefuseJsonBeside(CLI::App& app, const Options& options,
+                      const std::string& out) {
+  app.parse_complete_callback([&options, &out] {
+    if (!options.json || out != "-") return;
+    throw CLI::ValidationError("--json",
+                               "the output - is standard output, too");
+  });
+}
+
+std::string CheckFileToWrite(const std::string& path) {
+  return path == "-" ? "expected a file, found -" : "";
+}
+
 void AddFilters(CLI::App& app, Options& options) {
   AddList(app, "--include", options.include,
           "Select names that match this glob or /regex/; repeatable")
@@ -185,8 +199,9 @@ void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
 }
 
 std::string CheckDType(const std::string& name) {
-  if (ParseDType(name).has_value()) return "";
-  return "expected a dtype such as bf16 or F32: " + name;
+  const std::optional<DType> dtype = ParseDType(name);
+  if (dtype.has_value() && TakesCast(*dtype)) return "";
+  return "expected a floating-point dtype such as bf16 or F32: " + name;
 }
 
 std::string CheckFormatToWrite(const std::string& name) {

@@ -74,7 +74,9 @@ Runner Add(CLI::App& app) {
       [files = &options->files](const std::string& file) { *files = {file}; },
       "File to upload, or - for standard input");
   app.add_option("URL", options->out,
-                 "Where to write it: s3://, redis://, or a path");
+                 "Where to write it: s3://, redis://, a path, or - for "
+                 "standard output");
+  RefuseJsonBeside(app, *options, options->out);
   auto* const overwrite =
       app.add_flag("--overwrite", options->overwrite,
                    "Replace an existing object, or a prefix in Redis");

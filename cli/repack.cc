@@ -75,6 +75,7 @@ Runner Add(CLI::App& app) {
   AddFile(app, *options);
   AddOut(app, &options->out,
          "File to write; may be FILE, or - for standard output");
+  RefuseJsonBeside(app, *options, options->out);
   AddFields(app, &options->repack);
   AddFields(app, &options->file);
   AddFields(app, &options->write);

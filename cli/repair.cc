@@ -29,21 +29,25 @@ void PrintJson(const RepairVerbOptions& options, const RepairReport& report) {
 }
 
 void PrintText(const RepairVerbOptions& options, const RepairReport& report) {
-  if (!report.fault.empty()) {
-    fmt::print("{}\n", Escape(report.fault));  // The fault names the file.
+  const std::string& out = options.out;
+  if (!report.fault.empty()) {  // The fault names the file.
+    Report(out, fmt::format("{}\n", Escape(report.fault)));
   }
   for (const TakenTensor& taken : report.taken) {
-    fmt::print("taken {} from {}\n", Escape(taken.name), Escape(taken.from));
+    Report(out, fmt::format("taken {} from {}\n", Escape(taken.name),
+                            Escape(taken.from)));
   }
   for (const LostTensor& lost : report.lost) {
-    fmt::print("lost {}: {}\n", Escape(lost.name), Escape(lost.why));
+    Report(out,
+           fmt::format("lost {}: {}\n", Escape(lost.name), Escape(lost.why)));
   }
   for (const LeftOut& left : report.left_out) {
-    fmt::print("left out {}: {}\n", Escape(left.name), Escape(left.why));
+    Report(out, fmt::format("left out {}: {}\n", Escape(left.name),
+                            Escape(left.why)));
   }
-  fmt::print("{}: {} kept, {} taken, {} lost; {}\n",
-             Escape(ShownName(options.out)), report.kept.size(),
-             report.taken.size(), report.lost.size(),
+  if (out == "-") return;
+  fmt::print("{}: {} kept, {} taken, {} lost; {}\n", Escape(ShownName(out)),
+             report.kept.size(), report.taken.size(), report.lost.size(),
              Size(report.bytes, options.bytes));
 }
 
@@ -78,7 +82,8 @@ Runner Add(CLI::App& app) {
   const auto options = MakeOptions<RepairVerbOptions>(app);
   AddBytes(app, *options);
   AddFile(app, *options);
-  AddOut(app, &options->out, "File to write");
+  AddOut(app, &options->out, "File to write, or - for standard output");
+  RefuseJsonBeside(app, *options, options->out);
   AddList(app, "--from", options->from,
           "Copy to take tensors from, of any format; repeatable");
   app.add_option("--to", options->format,

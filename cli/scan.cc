@@ -23,13 +23,6 @@ struct ScanOptions : Options {
   std::string sarif;
 };
 
-Status WriteText(const std::string& path, std::string_view text) {
-  HAULWAY_ASSIGN(const auto sink, OpenSink(path, {.remote = Remote()}));
-  HAULWAY_TRY(sink->Begin(text.size()).status());
-  HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
-  return sink->Commit(text.size());
-}
-
 void PrintPickle(const ScanOptions& options, const ScannedPickle& pickle) {
   fmt::print("  {}: protocol {}, {} at byte {}\n",
              pickle.member.empty() ? "pickle" : Escape(pickle.member),
@@ -89,7 +82,7 @@ int ScanFiles(const ScanOptions& options) {
     log.Add(report);
     if (options.json) {
       Json().Value(report).Print();
-    } else {
+    } else if (options.sarif != "-") {
       PrintReport(options, report);
     }
     return Status();
@@ -128,8 +121,9 @@ Runner Add(CLI::App& app) {
                "Print every mention of a global, and a count of each opcode");
   app.add_option("--sarif", options->sarif,
                  "Also write the findings as SARIF 2.1.0, for services that "
-                 "scan code")
+                 "scan code; - prints them instead of the report")
       ->type_name("FILE");
+  RefuseJsonBeside(app, *options, options->sarif);
   AddAllow(app, *options);
   AddFiles(app, *options);
   return {options, [options] { return ScanFiles(*options); }};

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 from .. import _haulway
@@ -28,6 +29,8 @@ def main(request, journal, out, inputs):
     # Readers of a pipe see each line at once.
     sys.stdout.reconfigure(line_buffering=True)
     try:
+        # cli/bulk.cc has held an interrupt back while Python started.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         code = _run(request, journal, out, inputs)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -113,6 +116,10 @@ def _fail(request, error):
     told, code = error_of(error)
     if isinstance(error, ImportError):
         told["code"], told["message"] = "kUnsupported", str(error)
+    elif type(error) is OSError and error.filename is None:
+        told["code"] = "kIoError"
+        told["message"] = ("cannot write to standard output: "
+                           f"{error.strerror} (errno {error.errno})")
     if told["code"] == "kInvalidArgument":
         code = 4
     sys.stdout.flush()

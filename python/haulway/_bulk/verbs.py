@@ -284,7 +284,8 @@ def error_of(error):
     """Returns (the `error` of a record, its exit code) for an exception."""
     if not isinstance(error, Error):
         if isinstance(error, OSError) and error.filename is not None:
-            what = f"{error.strerror}; of {os.fsdecode(error.filename)}"
+            what = (f"cannot use '{os.fsdecode(error.filename)}': "
+                    f"{error.strerror} (errno {error.errno})")
             code = {
                 FileNotFoundError: "kNotFound",
                 PermissionError: "kPermissionDenied",

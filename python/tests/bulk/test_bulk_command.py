@@ -179,6 +179,42 @@ def test_an_interrupt_ends_it_with_130(command, tmp_path, monkeypatch):
         assert child.wait(timeout=120) == 130
 
 
+def test_an_interrupt_while_python_starts_ends_it_with_130(
+    run, tmp_path, monkeypatch
+):
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(
+        "import os, signal\n"
+        "os.environ.get('INTERRUPTED') or (os.environ.update(INTERRUPTED='1'),\n"
+        "    os.kill(os.getpid(), signal.SIGINT))\n")
+    monkeypatch.setenv(
+        "PYTHONPATH", f"{hook}{os.pathsep}{os.environ['PYTHONPATH']}")
+    make_files(tmp_path / "in", 1)
+    done = run("bulk", "verify", "in", code=130)
+    assert done.stderr == ""
+
+
+def test_what_the_system_refuses_is_named(run, tmp_path):
+    make_files(tmp_path / "in", 1)
+    done = run("bulk", "verify", "missing.pt", code=2)
+    assert ("ERROR   missing.pt: cannot use 'missing.pt': No such file or "
+            "directory (errno 2)\n") in done.stdout
+    done = run("bulk", "verify", "in", "--journal", "none/j", code=2)
+    assert done.stderr == ("haulway: cannot use 'none/j': No such file or "
+                           "directory (errno 2)\n")
+
+
+def test_output_that_cannot_be_written_is_named(command, tmp_path):
+    make_files(tmp_path / "in", 1)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([command, "bulk", "verify", "in"], cwd=tmp_path,
+                              stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == ("haulway: cannot write to standard output: No space "
+                           "left on device (errno 28)\n")
+
+
 def test_a_closed_pipe_ends_it(command, tmp_path):
     make_files(tmp_path, 3)
     reader, writer = os.pipe()

@@ -520,7 +520,7 @@ def test_the_command_says_what_is_wrong(tmp_path, run):
         ((source, target, "--to", "onnx"), 4),
         ((source, target, "--shard", "5 apples"), 4),
         ((source, target, "--rename", "(=x", "--ties", "drop"), 4),
-        ((source, target, "--dtype", "I8", "--ties", "drop"), 2),
+        ((source, target, "--dtype", "I8", "--ties", "drop"), 4),
         ((tmp_path / "none.pt", target), 2),
         ((source,), 4),
     ]:

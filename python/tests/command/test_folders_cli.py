@@ -7,6 +7,8 @@ import pytest
 import safetensors.torch
 import torch
 
+import haulway
+
 TENSORS = {"a": torch.arange(4.0), "b": torch.ones(3)}
 
 
@@ -123,6 +125,63 @@ def test_streams(run, tmp_path):
     (tmp_path / "again.pt").write_bytes(packed.stdout)
     loaded = torch.load(tmp_path / "again.pt")
     assert torch.equal(loaded["a"], TENSORS["a"])
+
+
+@pytest.mark.parametrize("format, words", [
+    ("safetensors", ("convert", "m.pt", "-", "--to", "safetensors",
+                     "--ties", "drop")),
+    ("torch", ("convert", "m.pt", "-", "--to", "torch")),
+    ("torch", ("repair", "m.pt", "-", "--to", "torch")),
+    ("torch", ("repack", "m.pt", "-")),
+    ("torch", ("put", "m.pt", "-")),
+])
+def test_standard_output_gets_the_file_and_nothing_else(run, tmp_path, format,
+                                                        words):
+    torch.save({**TENSORS, "again": TENSORS["a"], "step": 3}, tmp_path / "m.pt")
+    done = run(*words, text=False)
+    assert haulway.open(done.stdout).format == format
+    assert haulway.verify(done.stdout).ok
+    assert b": it shares memory with" in done.stderr or format == "torch"
+    if words[0] == "convert":
+        assert b"left out step" in done.stderr
+    if words[0] in ("convert", "repack") and format == "torch":
+        assert b"archive/data.pkl" in done.stdout  # As torch names a buffer's.
+    said = run(*words, "--json", code=4).stderr
+    assert said.startswith("haulway: --json: the output - is standard output")
+
+
+def test_standard_output_gets_sarif_alone(run, tmp_path):
+    torch.save(TENSORS, tmp_path / "m.pt")
+    done = run("scan", "m.pt", "--sarif", "-")
+    assert json.loads(done.stdout)["version"] == "2.1.0"
+    assert "--json: " in run("scan", "m.pt", "--sarif", "-", "--json",
+                             code=4).stderr
+
+
+@pytest.mark.parametrize("words", [
+    ("get", "m.pt", "-"), ("edit", "m.pt", "--drop", "a", "--out", "-"),
+    ("convert", "m.pt", "x.safetensors", "--proof", "-"),
+    ("bulk", "convert", "m.pt", "--to", "safetensors", "--out", "-"),
+])
+def test_what_cannot_be_written_to_standard_output_says_so(run, tmp_path, words):
+    torch.save(TENSORS, tmp_path / "m.pt")
+    said = run(*words, code=4).stderr
+    assert "expected a file, found -" in said
+    assert os.listdir(tmp_path) == ["m.pt"]
+
+
+@pytest.mark.parametrize("words, said", [
+    (("ls", "--jsn", "x"), "no option '--jsn': did you mean '--json'?"),
+    (("ls", "x", "--inclde=*"), "no option '--inclde': did you mean '--include'?"),
+    (("ls", "x", "--keyfil", "k"), "no option '--keyfil': did you mean '--keyfile'?"),
+    (("ls", "x", "--nothing"), "no option '--nothing'"),
+    (("info", "x", "y"), "unexpected argument 'y'"),
+    (("convert", "x", "y.pt", "--dtype", "int8"),
+     "--dtype: expected a floating-point dtype such as bf16 or F32: int8"),
+    (("edit", "x", "--dtype", "C64"), "--dtype: expected a floating-point dtype"),
+])
+def test_a_wrong_word_is_named_with_the_one_that_was_meant(run, words, said):
+    assert run(*words, code=4).stderr.startswith(f"haulway: {said}")
 
 
 def test_usage_errors_say_where_help_is(run):
