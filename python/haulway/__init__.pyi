@@ -911,7 +911,9 @@ def convert(
 
 class Part:
     name: str
-    def __init__(self, writer: Writer, number: int, name: str, dtype: str) -> None: ...
+    def __init__(
+        self, writer: Writer, number: int, name: str, dtype: str | None = None
+    ) -> None: ...
     def write(self, data: Any, offset: int | None = None) -> None: ...
 
 class Writer:

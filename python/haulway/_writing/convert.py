@@ -143,11 +143,13 @@ class Part:
     Writer.add_part().
 
     name: the tensor's name.
+    dtype: the name of its dtype; None: elements of every dtype are taken as
+        bytes.
 
     For one thread at a time.
     """
 
-    def __init__(self, writer, number, name, dtype):
+    def __init__(self, writer, number, name, dtype=None):
         self._writer = writer
         self._number = number
         self._dtype = dtype
@@ -187,7 +189,7 @@ class Part:
     def _elements(self, data):
         """Returns memory_of() a tensor or array that has the part's dtype."""
         found, dense = _dense(self.name, data)
-        is_same = found in (self._dtype, "U8") or (
+        is_same = self._dtype is None or found in (self._dtype, "U8") or (
             # The bits of a dtype that NumPy lacks.
             not hasattr(data, "data_ptr")
             and dense.dtype == numpy_dtype(self._dtype)

@@ -74,8 +74,8 @@ def save(obj, path, format=None, **options):
         others.
     format: "torch", "safetensors", "tensorizer" (".tensors"), "npz", "npy" or
         "gguf"; by default the one that the ending of the path, or of the file
-        object's name, says, in upper or lower case, otherwise "torch". The ending of a format that cannot be
-        written (".h5", ".onnx") is refused.
+        object's name, says, in upper or lower case, otherwise "torch". The
+        ending of a format that cannot be written (".h5", ".onnx") is refused.
     WRITING
 
     By default "safetensors" refuses torch's tensors that share memory and
