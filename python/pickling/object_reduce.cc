@@ -155,7 +155,10 @@ bool ObjectWalker::SaveGlobal(PyObject* object, PyObject* given_name) {
 
   const auto describe = [&] {
     if (made_ != nullptr) {
-      return fmt::format("object of class {}", NameOfType(Py_TYPE(made_)));
+      // Modules and optimizers of torch.
+      const bool has_state = PyObject_HasAttrString(made_, "state_dict") == 1;
+      return fmt::format("object of class {}{}", NameOfType(Py_TYPE(made_)),
+                         has_state ? ", whose state_dict() can be saved," : "");
     }
     const char* what = PyType_Check(object)                  ? "class"
                        : Py_TYPE(object) == &PyFunction_Type ? "function"

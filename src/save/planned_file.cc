@@ -60,9 +60,10 @@ class File : public PlannedFile {
               std::span<const std::byte> bytes) override {
     if (payload >= layout_->payloads().size() ||
         !RangeFits(offset, bytes.size(), layout_->payloads()[payload].length)) {
-      return Status(Code::kInvalidArgument,
-                    fmt::format("{} bytes at {} leave the payload",
-                                bytes.size(), offset));
+      return Status(
+          Code::kInvalidArgument,
+          fmt::format("{} bytes from byte {} on end behind the payload",
+                      bytes.size(), offset));
     }
     if (!layout_->payloads()[payload].is_hole() && !bytes.empty()) {
       return Status(Code::kInvalidArgument,

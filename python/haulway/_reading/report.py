@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 from .. import _haulway
@@ -114,9 +115,9 @@ def verify(path, lenient=None, *, manifest=None, **options):
     """Checks the structure, every checksum and every cross-check of a file.
 
     path: as for load().
-    manifest: path of a file that `haulway manifest` wrote, to compare with the
-        tensors of an intact checkpoint; a folder then counts as one
-        checkpoint.
+    manifest: what haulway.manifest() returned, or the path of a file that
+        `haulway manifest` wrote, to compare with the tensors of an intact
+        checkpoint; a folder then counts as one checkpoint.
     OPTIONS
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
@@ -149,13 +150,34 @@ def verify(path, lenient=None, *, manifest=None, **options):
     )
     if manifest is not None:
         with naming("manifest"):
-            expected = _text_of(manifest, reading)
+            expected = (
+                _json_of(manifest) if isinstance(manifest, Mapping)
+                else _text_of(manifest, reading)
+            )
         if report["ok"]:
             report["findings"] = _haulway.check_manifest(
                 reading.open(path), expected, reading.threads)
             report["ok"] = not report["findings"]
             report["checked"] = "manifest"
     return as_report(report)
+
+
+def _json_of(manifest):
+    """Returns the result of haulway.manifest() as `haulway manifest` writes
+    it."""
+    import json
+
+    try:
+        return json.dumps({"tensors": [
+            {"name": name, "dtype": dtype, "shape": list(shape),
+             "sha256": sha256}
+            for name, (dtype, shape, sha256) in manifest.items()
+        ]})
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            "expected a path, or what haulway.manifest() returned: "
+            f"{error}", "kInvalidArgument",
+        ) from error
 
 
 def _text_of(path, reading):

@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 from .. import _haulway
 from .._describing import bytes_text, counted, described, public, shown
-from .._errors import Error, InvalidArgumentError, UnknownNameError
+from .._errors import (
+    ArgumentTypeError,
+    Error,
+    InvalidArgumentError,
+    UnknownNameError,
+)
 from .._making.bytes import flat_view
 from .._options import number
 from .._reading.source import path_of
@@ -80,6 +85,8 @@ class Plan:
     are for one thread. Methods raise Error if the disk fails.
     """
 
+    _temporary = None  # Where a copy in another process finds the file.
+
     def __init__(self, pickled, engine):
         self._pickled = pickled
         self._engine = engine
@@ -103,8 +110,14 @@ class Plan:
 
         options: durability, as for save().
 
-        Raises Error if the folder cannot be written.
+        Raises Error if the folder cannot be written, and InvalidArgumentError
+        if there is a file already.
         """
+        if self._file is not None or self._temporary is not None:
+            raise InvalidArgumentError(
+                "the plan has a file already, which commit() completes",
+                "kInvalidArgument",
+            )
         writing = Writing("create", options, ())
         self._lay_out(archive_name(path))
         self._file = self._layout.create(path_of(path), writing.engine())
@@ -118,19 +131,20 @@ class Plan:
         data: anything with the buffer protocol, or a torch tensor on the CPU.
         offset: in bytes from the start of the record.
 
-        Raises UnknownNameError for another name, and InvalidArgumentError for
-        bytes past the end of the record.
+        Raises UnknownNameError for another name, InvalidArgumentError before
+        create() and for bytes past the end of the record, and
+        ArgumentTypeError for anything that has no bytes.
         """
         offset = number("offset", offset)
         data = _bytes_of(data)
         record = self._record(name)
-        if self._file is not None:
-            self._file.fill(self._numbers[name], offset, data)
+        if self._temporary is None:
+            self._created().fill(self._numbers[name], offset, data)
             return
         if offset + data.nbytes > record.size:
             raise InvalidArgumentError(
-                f"{data.nbytes} bytes at {offset} leave the record {name!r} of "
-                f"{record.size} bytes",
+                f"{data.nbytes} bytes from byte {offset} on end behind the "
+                f"record {name!r}, which has {record.size}",
                 "kInvalidArgument",
             )
         fd = os.open(self._temporary, os.O_WRONLY | os.O_CLOEXEC)
@@ -152,7 +166,7 @@ class Plan:
         include the bytes filled in this process, not the bytes filled by other
         processes; `seconds` is the time of this call.
 
-        Raises InvalidArgumentError before create().
+        Raises InvalidArgumentError before create(), and in a copy.
         """
         writing = Writing("commit", options, ())
         done = self._created().commit(writing.engine())
@@ -179,6 +193,12 @@ class Plan:
         self.size = state["size"]
 
     def _created(self):
+        if self._temporary is not None:
+            raise InvalidArgumentError(
+                "a copy of a plan fills the file: only the plan that created "
+                "the file completes it",
+                "kInvalidArgument",
+            )
         if self._file is None:
             raise InvalidArgumentError(
                 "the plan has no file: create() comes first",
@@ -203,7 +223,14 @@ def _bytes_of(data):
 
         data = data.detach().cpu().contiguous().reshape(-1)
         data = data.view(torch.uint8).numpy() if data.numel() else b""
-    return flat_view(data)
+    try:
+        return flat_view(data)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"data is {type(data).__name__}: expected a tensor, or anything "
+            "with the buffer protocol",
+            "kInvalidArgument",
+        ) from error
 
 
 public("haulway", Plan, PlannedRecord)

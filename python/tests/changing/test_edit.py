@@ -514,3 +514,13 @@ def test_no_blocks_are_inserted_below_what_is_mapped(tmp_path, held):
     del found
     haulway.edit(path, set={"more": "y" * 20_000})
     same(path, made)
+
+
+@pytest.mark.parametrize("options", [
+    {"append": {"n": torch.ones(1)}}, {"room_for": 3}, {"alignment": 4096},
+])
+@pytest.mark.parametrize("path", ["pt", "safetensors"], indirect=True)
+def test_what_is_for_segments_is_refused_elsewhere(path, options):
+    with pytest.raises(haulway.UnsupportedError,
+                       match="are for tensorizer files in segments: .*; of "):
+        haulway.edit(path, **options)

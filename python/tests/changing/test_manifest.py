@@ -172,3 +172,17 @@ def test_a_folder_is_compared_with_its_manifest(tmp_path, run):
     assert report and report.checked == "manifest"
     haulway.edit(sorted(folder.glob("*.safetensors"))[0], dtype="f64")
     run("verify", "model", "--manifest", "m.json", code=1)
+
+
+def test_verify_takes_what_manifest_returned(tmp_path):
+    made = tensors()
+    safetensors.torch.save_file(made, tmp_path / "a.safetensors")
+    torch.save(made, tmp_path / "a.pt")
+    digests = haulway.manifest(tmp_path / "a.safetensors")
+    report = haulway.verify(tmp_path / "a.pt", manifest=digests)
+    assert report.ok and report.checked == "manifest"
+    digests["half"] = (*digests["half"][:2], "0" * 64)
+    assert not haulway.verify(tmp_path / "a.pt", manifest=digests).ok
+    for wrong in ({"a": 3}, {"a": ("F32", 3, None)}, {"a": ("F32", (1,), b"")}):
+        with pytest.raises(haulway.InvalidArgumentError, match="manifest"):
+            haulway.verify(tmp_path / "a.pt", manifest=wrong)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import threading
 import zipfile
 
@@ -161,12 +162,23 @@ def test_what_does_not_fit_is_refused(tmp_path):
     plan = haulway.plan(state())
     with pytest.raises(ValueError, match="create"):
         plan.commit()
+    with pytest.raises(ValueError, match="create"):
+        plan.fill("data/3", b"x")
     plan.create(tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="has a file already"):
+        plan.create(tmp_path / "y.pt")
+    for wrong in ("x", None, 3):
+        with pytest.raises(haulway.ArgumentTypeError, match="data is "):
+            plan.fill("data/3", wrong)
     with pytest.raises(KeyError):
         plan.fill("data/9", b"")
-    with pytest.raises(ValueError, match="leave"):
+    copied = pickle.loads(pickle.dumps(plan))
+    for call in (copied.commit, lambda: copied.create(tmp_path / "y.pt")):
+        with pytest.raises(ValueError, match="the plan|has a file already"):
+            call()
+    with pytest.raises(ValueError, match="end behind"):
         plan.fill("data/3", bytes(201))
-    with pytest.raises(ValueError, match="leave"):
+    with pytest.raises(ValueError, match="end behind"):
         plan.fill("data/3", b"x", 200)
 
 

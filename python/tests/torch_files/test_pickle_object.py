@@ -341,7 +341,7 @@ REFUSED = [
     (lambda: [lambda: 1], "object[0]", "<lambda>"),
     (lambda: [threading.Lock()], "object[0]", "_thread.lock"),
     (lambda: {"m": nn.Linear(1, 1)}, "object.m",
-     "torch.nn.modules.linear.Linear"),
+     "torch.nn.modules.linear.Linear, whose state_dict() can be saved, is not "),
     (lambda: (type(None),), "object[0]", "NoneType"),
     (lambda: (i for i in ()), "object", "generator"),
     (lambda: [sys.exit], "object[0]", "sys.exit"),
