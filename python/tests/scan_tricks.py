@@ -19,6 +19,7 @@ from scan_bypasses import (
     NOBODY,
     PICKLE,
     TORCH,
+    array,
     call,
     dtype,
     name,
@@ -160,6 +161,44 @@ def joblib_changed_through_another(more):
             + _PAYLOAD + b"N" * 40 + b"N.")
 
 
+def with_address(letters=text("__array_interface__")):
+    """An object that tells NumPy to read at an address."""
+    address = (b"}(" + text("data") + b"\x8a\x06AAAAAA\x89\x86"
+               + text("typestr") + text("<u8") + text("shape") + b"K\x01\x85"
+               + text("version") + b"K\x03u")
+    return (call(name("types", "SimpleNamespace")) + b"}" + letters + address
+            + b"sb")
+
+
+def number_through_append(value):
+    """A number type of NumPy that is called as the attribute of an object."""
+    return whole(call(name("types", "SimpleNamespace")), b"}", text("append"),
+                 name("numpy", "float32"), b"sb", value, b"a")
+
+
+def text_scalar(value):
+    return call(name("numpy._core.multiarray", "scalar"),
+                dtype(f"U{len(value)}") + state(0, 4 * len(value)),
+                b"C" + bytes([4 * len(value)]) + value.encode("utf-32-le"))
+
+
+def item_of_an_array():
+    zeros = (array(b"K\x00\x85")
+             + b"(K\x01K\x01\x85" + dtype("u8") + state(0) + b"\x89C\x08"
+             + bytes(8) + b"tb")
+    return whole(zeros, call(name("builtins", "slice"), b"N"), with_address(),
+                 b"s")
+
+
+def class_with_methods():
+    """_reconstructor() calls methods of an object that is not a class."""
+    base = (call(name("types", "SimpleNamespace")) + b"}" + text("__new__")
+            + name("builtins", "slice") + b"s" + text("__init__")
+            + name("builtins", "slice") + b"sb")
+    return whole(call(name("copyreg", "_reconstructor"),
+                      name("collections", "OrderedDict"), base, b"N"))
+
+
 def rebuilt(function, kind, arguments, given=b"}"):
     return call(name("torch._tensor", "_rebuild_from_type_v2"), function, kind,
                 b"(" + arguments + b"t", given)
@@ -288,6 +327,38 @@ ROWS = (
     ("codec through __setstate__", "own",
      whole(call(name("argparse", "Namespace")), b"}", text("__setstate__"),
            name("copyreg", "__newobj__"), b"sb", _MEMBER, b"b"), NOBODY),
+    # NumPy and addresses.
+    ("number at an address", "own",
+     whole(call(name("numpy", "float32"), with_address())), PICKLE + TORCH),
+    ("number at an address, by NEWOBJ", "own",
+     whole(name("numpy", "int64"), with_address(), b"\x85\x81"),
+     PICKLE + TORCH),
+    ("number at an address, by INST", "own",
+     b"(" + with_address() + b"inumpy\nint64\n.", PICKLE + TORCH),
+    ("number at an address in a list", "own",
+     whole(name("numpy", "int64"), b"]", with_address(), b"a\x85R"),
+     PICKLE + TORCH),
+    ("number at an address through __newobj__", "own",
+     whole(call(name("copyreg", "__newobj__"), name("numpy", "int64"),
+                with_address())), PICKLE + TORCH),
+    ("number at an address through append", "own",
+     number_through_append(with_address()), PICKLE + TORCH),
+    ("the same with a line of text", "own",
+     number_through_append(with_address(b"V__\\u0061rray_interface__\n")),
+     PICKLE + TORCH),
+    ("the same with a text that is computed", "own",
+     number_through_append(with_address(call(
+         name("builtins", "str"), b"C\x13__array_interface__",
+         text("latin1")))), PICKLE + TORCH),
+    ("the same with a text of NumPy", "own",
+     number_through_append(with_address(text_scalar("__array_interface__"))),
+     PICKLE + TORCH),
+    ("item of an array at an address", "own", item_of_an_array(),
+     PICKLE + TORCH),
+    ("class that is none", "own", class_with_methods(), NOBODY),
+    ("text of one byte with a negative size", "own",
+     whole(call(name("numpy._core.multiarray", "scalar"),
+                dtype("c") + state(0, -1), b"C\x08" + b"A" * 8)), NOBODY),
     ("wrapper's padding is no number", "own", joblib_padded(), NOBODY),
     ("wrapper of objects", "own", joblib_made_by(_WRAPPER + b")\x81"), JOBLIB),
 )

@@ -39,12 +39,17 @@ constexpr Row kData[] = {
     {"torch.distributed.checkpoint.filesystem", "_StorageInfo"},
 };
 
-// Number types. Calling them only converts a value.
+// Number types. Calling them converts a value (Care::kNumber).
 constexpr std::string_view kNumpyNumbers[] = {
     "bool",    "bool_",      "int8",       "int16",    "int32",     "int64",
     "uint8",   "uint16",     "uint32",     "uint64",   "float16",   "float32",
     "float64", "complex64",  "complex128", "longlong", "ulonglong", "str_",
     "bytes_",  "datetime64", "timedelta64"};
+
+bool IsNumpyNumber(std::string_view module, std::string_view name) {
+  return module == "numpy" &&
+         std::ranges::find(kNumpyNumbers, name) != std::end(kNumpyNumbers);
+}
 
 struct CareRow {
   std::string_view module;
@@ -77,7 +82,7 @@ Care CareOf(std::string_view module, std::string_view name) {
   for (const CareRow& row : kCares) {
     if (row.name == name && row.module == module) return row.care;
   }
-  return Care::kNone;
+  return IsNumpyNumber(module, name) ? Care::kNumber : Care::kNone;
 }
 
 bool IsEnumeration(std::string_view module, std::string_view name) {
@@ -86,9 +91,7 @@ bool IsEnumeration(std::string_view module, std::string_view name) {
 }
 
 bool PickleNames::Allows(std::string_view module, std::string_view name) const {
-  if (table_.Find(module, name).allowed) return true;
-  if (module == "numpy" &&
-      std::ranges::find(kNumpyNumbers, name) != std::end(kNumpyNumbers)) {
+  if (table_.Find(module, name).allowed || IsNumpyNumber(module, name)) {
     return true;
   }
   return std::ranges::any_of(kData, [&](const Row& row) {

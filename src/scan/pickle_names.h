@@ -21,6 +21,7 @@ enum class Care : uint8_t {
   kCodec,     // The second argument names a codec, which Python imports.
   kSame,      // Returns its first argument.
   kMakes,     // Creates an object of the class in its first argument.
+  kNumber,    // Makes an array of its argument, which may name an address.
   kRebuilds,  // Calls its first argument.
 };
 Care CareOf(std::string_view module, std::string_view name);

@@ -300,11 +300,13 @@ Status Tracer::ExecuteText(uint8_t opcode) {
           !text.empty() && (text[0] == '\'' || text[0] == '"') &&
           (!line.whole || (text.size() >= 2 && text.back() == text[0]));
       if (!quoted) Broken("STRING is not quoted");
+      NoteText(line);
       Push(Kind::kText);
       return Status();
     }
     case kUnicode: {
       HAULWAY_ASSIGN(const Line line, ReadLine());
+      NoteText(line);
       Push(Kind::kText);
       return Status();
     }
@@ -350,7 +352,17 @@ Status Tracer::ExecuteText(uint8_t opcode) {
   }
   Skip(length);
   Push(kind);
-  return Status();
+  return kind == Kind::kText ? NoteText(next_ - length, length) : Status();
+}
+
+void Tracer::CheckContainer() {
+  CheckTarget();
+  if (ended_ || numpy_is_callers_) return;
+  const Kind kind = stack_.back().kind();
+  // An item of an array may name an address (tracer_calls.cc).
+  if (kind == Kind::kArray || kind == Kind::kNumpy || kind == Kind::kDType) {
+    Fault(Code::kUnsafe, "what NumPy made would be changed");
+  }
 }
 
 void Tracer::CheckTarget() {
@@ -370,12 +382,12 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
   switch (opcode) {
     case kAppend:
       Pop();
-      CheckTarget();
+      CheckContainer();
       return;
     case kSetItem: {
       const Thing value = Pop();
       const Thing key = Pop();
-      CheckTarget();
+      CheckContainer();
       if (ended_) return;
       if (numpy_) NoteNumpyItems(stack_.back(), {key, value});
       if (joblib_) NoteItems(stack_.back(), {key, value});
@@ -385,7 +397,7 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
     case kAddItems:
     case kSetItems: {
       const std::vector<Thing> items = PopMark();
-      CheckTarget();
+      CheckContainer();
       if (ended_ || opcode != kSetItems) return;
       if (numpy_) NoteNumpyItems(stack_.back(), items);
       NoteItems(stack_.back(), items);
@@ -422,7 +434,8 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
   if (getattr_.has_value()) NoteMember(items);
   if (numpy_ && !ended_) NoteNumpyTuple(items);
   if (joblib_) tuples_[op_] = items;
-  if (careful_ || joblib_) last_tuple_ = {op_, std::move(items), whole};
+  if (careful_ || joblib_ || numpy_)
+    last_tuple_ = {op_, std::move(items), whole};
 }
 
 Status Tracer::Build() {

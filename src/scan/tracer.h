@@ -185,6 +185,7 @@ class Tracer {
     trace_ = {};
     getattr_pushes_ = getattr_calls_ = 0;
     careful_pushes_ = careful_calls_ = 0;
+    number_pushes_ = number_calls_ = 0;
     getattr_byte_ = 0;
     for (Watched* watched : {&dtype_class_, &array_class_, &wrapper_class_}) {
       watched->pushes = watched->uses = watched->byte = 0;
@@ -218,6 +219,7 @@ class Tracer {
     JudgeNumpy();
     JudgeWrapper();
     JudgeCareful();
+    JudgeNumbers();
     return std::move(trace_);
   }
 
@@ -355,6 +357,7 @@ class Tracer {
   void Push(Thing thing) {
     if (IsGetattr(thing)) ++getattr_pushes_;
     if (careful_ && IsCarefulFunction(thing)) ++careful_pushes_;
+    if (careful_ && IsNumberClass(thing)) ++number_pushes_;
     if (numpy_ || joblib_) NotePush(thing);
     stack_.push_back(thing);
   }
@@ -420,12 +423,24 @@ class Tracer {
   bool IsCarefulFunction(Thing thing) const {
     if (!thing.is(Kind::kGlobal)) return false;
     const Care care = cares_[thing.at()];
-    return care != Care::kNone &&
+    return care != Care::kNone && care != Care::kNumber &&
            (care != Care::kCodec || names_[thing.at()].first == "_codecs");
   }
   void JudgeCareful();
+  bool IsNumberClass(Thing thing) const {
+    return thing.is(Kind::kGlobal) && cares_[thing.at()] == Care::kNumber;
+  }
+  // Returns whether `thing` is surely a number, a text, bytes or None.
+  bool IsPlain(Thing thing) const;
+  // Returns whether `thing`, an allowed class, makes texts.
+  bool IsTextClass(Thing thing) const;
+  void NoteText(const Line& line);
+  Status NoteText(uint64_t at, uint64_t length);
+  void JudgeNumbers();
   // Reports a fault if an opcode would change a class or a function itself.
   void CheckTarget();
+  // The same for an opcode that adds items, also to what NumPy made.
+  void CheckContainer();
 
   // Enumeration members as Python 3.11.0 to 3.11.3 pickled them: getattr(CLASS,
   // 'NAME'). Every getattr pushed on the stack must be consumed by such a call.
@@ -483,6 +498,7 @@ class Tracer {
   DTypeState StateOf(const std::vector<Thing>& items);
   void NoteNumpyItems(Thing dict, const std::vector<Thing>& items);
   std::optional<Thing> NumpyCall(uint8_t opcode, Thing callee, Thing arguments);
+  void NoteScalar(Thing arguments);
   void BuildDType(Thing dtype, Thing state);
   void BuildArray(Thing array);
   void JudgeNumpy();
@@ -528,6 +544,11 @@ class Tracer {
   bool careful_ = false;     // True if any of cares_ is not kNone.
   uint64_t careful_pushes_ = 0;
   uint64_t careful_calls_ = 0;
+  uint64_t number_pushes_ = 0;  // Of number types of NumPy.
+  uint64_t number_calls_ = 0;
+  // True if a text is, or may be, the attribute that tells NumPy an address.
+  bool names_address_ = false;
+  bool may_name_address_ = false;
   MadeTuple last_tuple_;
   // Offset of a string that names a codec, and whether the codec is known.
   std::optional<std::pair<uint64_t, bool>> last_codec_;

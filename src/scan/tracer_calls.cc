@@ -3,7 +3,10 @@
 // Most names that a pickle may call only describe data, whatever the arguments
 // are. A few take a class, a function, or the name of a codec, which Python
 // imports. A few return what they were given, so that a class or an enumeration
-// member looks like the result of a call.
+// member looks like the result of a call. NumPy's number types convert any
+// object that has the attribute __array_interface__, which may name an address;
+// they may be called with numbers and texts only, and stand as values only
+// where no text is, or could be, the name of that attribute.
 //
 // Design: picklers write the tuple of arguments right before the call, so the
 // tracer keeps the items of the last tuple. A call with another tuple is a
@@ -31,7 +34,60 @@ using namespace haulway::pickle;  // Opcodes.
 constexpr std::string_view kCodecs[] = {"latin1", "latin-1", "iso-8859-1",
                                         "utf-8",  "utf8",    "ascii"};
 
+// NumPy takes the data of an object from the address in this attribute.
+constexpr std::string_view kAddress = "__array_interface__";
+
 }  // namespace
+
+bool Tracer::IsPlain(Thing thing) const {
+  if (thing.is(Kind::kNumber) || thing.is(Kind::kText)) return true;
+  constexpr uint8_t kPlain[] = {kNone,     kNewTrue,       kNewFalse,
+                                kBinFloat, kFloat,         kLong4,
+                                kBinBytes, kShortBinBytes, kBinBytes8};
+  return std::ranges::any_of(
+      kPlain, [&](uint8_t opcode) { return IsOpcode(thing, opcode); });
+}
+
+bool Tracer::IsTextClass(Thing thing) const {
+  if (!thing.is(Kind::kGlobal)) return false;
+  const std::string_view name = names_[thing.at()].second;
+  return cares_[thing.at()] == Care::kCodec &&
+         (name == "str" || name == "str_");
+}
+
+void Tracer::NoteText(const Line& line) {
+  if (line.text.find('\\') == line.text.npos) {
+    names_address_ = names_address_ || line.text == kAddress ||
+                     line.text == fmt::format("'{}'", kAddress) ||
+                     line.text == fmt::format("\"{}\"", kAddress);
+    return;
+  }
+  const auto text = TextAt(op_);
+  names_address_ =
+      names_address_ || (text.ok() && text->has_value() && **text == kAddress);
+}
+
+Status Tracer::NoteText(uint64_t at, uint64_t length) {
+  if (length != kAddress.size() || names_address_ || ended_) return Status();
+  std::array<std::byte, kAddress.size()> text;
+  HAULWAY_TRY(source_.ReadAt(at, text));
+  names_address_ = TextOf(text) == kAddress;
+  return Status();
+}
+
+// A number type that stands as a value may become an attribute, and be called
+// as such with any object.
+void Tracer::JudgeNumbers() {
+  if (number_pushes_ == number_calls_) return;
+  if (names_address_) {
+    FaultAt(0, Code::kUnsafe,
+            fmt::format("a number type of NumPy beside {}, which names an "
+                        "address to it",
+                        Quote(kAddress)));
+  } else if (may_name_address_) {
+    trace_.doubt = "a number type of NumPy beside texts that are computed";
+  }
+}
 
 void Tracer::CheckCallable(Thing thing) {
   if (ended_ || thing.is(Kind::kGlobal)) return;
@@ -144,7 +200,21 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
   if (arguments == nullptr) {
     return fault("would be called with arguments that are not known");
   }
+  if (care == Care::kNumber) {
+    ++number_calls_;
+    if (std::ranges::all_of(*arguments,
+                            [&](Thing item) { return IsPlain(item); })) {
+      return std::nullopt;
+    }
+    return fault("would convert what is neither a number nor a text");
+  }
   if (care == Care::kCodec) {
+    if (IsTextClass(callee) &&
+        (arguments->size() > 1 ||
+         !std::ranges::all_of(
+             *arguments, [](Thing item) { return item.is(Kind::kText); }))) {
+      may_name_address_ = true;
+    }
     if (TakesKnownCodec(*arguments)) return std::nullopt;
     return fault("would import the codec that its argument names");
   }
@@ -155,6 +225,12 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
     return fault("would use a class or function that is not known by its name");
   }
   if (care == Care::kMakes) {
+    // _reconstructor() calls __new__ and __init__ of its second argument.
+    if (name == "_reconstructor" && arguments->size() > 1 &&
+        !(*arguments)[1].is(Kind::kGlobal)) {
+      return fault("would call methods of what is no class");
+    }
+    may_name_address_ = may_name_address_ || IsTextClass(first);
     if (IsEnumerationHere(first)) return Thing(Kind::kMember, op_);
     if (cares_[first.at()] == Care::kNone) return std::nullopt;
     const std::vector<Thing> rest(arguments->begin() + 1, arguments->end());

@@ -124,7 +124,8 @@ void Tracer::NoteDTypeParts(const std::vector<Thing>& items) {
     if (!code.empty() && std::string_view("<>=|").find(code[0]) != code.npos) {
       code.remove_prefix(1);
     }
-    if (!code.empty() && kKinds.find(code[0]) != kKinds.npos &&
+    // 'c' alone is a text of one byte.
+    if (!code.empty() && code != "c" && kKinds.find(code[0]) != kKinds.npos &&
         code.find_first_not_of("0123456789", 1) == code.npos &&
         code.size() <= kMostDigits && IsTrue(items[2])) {
       dtype_arguments_[op_] = {code[0],
@@ -252,6 +253,7 @@ std::optional<Thing> Tracer::NumpyCall(uint8_t opcode, Thing callee,
       return Thing(Kind::kDType, op_);
     }
   }
+  if (names_[callee.at()].second == "scalar") NoteScalar(arguments);
   if (numpy_is_callers_) return std::nullopt;
   if (names_[callee.at()].second == "_reconstruct") {
     if (has_tuple && array_arguments_ == arguments.at() &&
@@ -263,6 +265,17 @@ std::optional<Thing> Tracer::NumpyCall(uint8_t opcode, Thing callee,
     Fault(Code::kUnsafe, "an array is not made as NumPy writes it");
   }
   return Thing(Kind::kNumpy, op_);
+}
+
+// A scalar of a text type is a text that no opcode contains.
+void Tracer::NoteScalar(Thing arguments) {
+  constexpr int64_t kAddressLetters = 19;  // Of "__array_interface__".
+  const std::vector<Thing>* const items = ArgumentsOf(arguments);
+  const bool is_short = items != nullptr && !items->empty() &&
+                        items->front().is(Kind::kDType) &&
+                        (dtypes_[items->front().at()].kind != 'U' ||
+                         dtypes_[items->front().at()].size < kAddressLetters);
+  may_name_address_ = may_name_address_ || !is_short;
 }
 
 void Tracer::BuildDType(Thing dtype, Thing state) {
