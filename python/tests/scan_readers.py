@@ -145,8 +145,7 @@ def _pickle_unbuffered(path):
 
 def _pickle_all(path):
     with open(path, "rb") as file:
-        while True:
-            pickle.load(file)
+        _all_pickles(file)
 
 
 def _pickle_same(path):
@@ -221,6 +220,11 @@ def _numpy(path):
                 pass
 
 
+def _all_pickles(file):
+    while True:
+        pickle.load(file)
+
+
 def _unpacked(path):
     """Gives each member of an archive to the other readers."""
     import tarfile
@@ -245,7 +249,7 @@ def _unpacked(path):
     except Exception:
         pass
     for data in members:
-        for read in (pickle.load, joblib.load,
+        for read in (_all_pickles, joblib.load,
                      lambda file: numpy.load(file, allow_pickle=True),
                      lambda file: torch.load(file, weights_only=False)):
             try:
@@ -360,6 +364,12 @@ def _jinja(path):
     jinja2.Environment().from_string(source).render(messages=[])
 
 
+def _jinja_by_name(path):
+    """The same for a file with the name of a template."""
+    if path.endswith((".jinja", "template.txt")):
+        _jinja(path)
+
+
 def _gguf(path):
     """Renders the templates of a GGUF file as llama.cpp's Python code does."""
     import gguf
@@ -375,6 +385,36 @@ def _logging(path):
     import logging.config
 
     logging.config.fileConfig(path)
+
+
+def _logging_dict(path):
+    import json
+    import logging.config
+
+    import yaml
+
+    read = yaml.safe_load if path.endswith(".yaml") else json.loads
+    logging.config.dictConfig(read(pathlib.Path(path).read_text()))
+
+
+def _database(path):
+    """Unpickles what a database holds, as shelve and diskcache do."""
+    import sqlite3
+
+    for (value,) in sqlite3.connect(path).execute("select value from Dict"):
+        pickle.loads(value)
+
+
+def _yolo(path):
+    """Evaluates a model as parse_model() of Ultralytics does."""
+    import yaml
+
+    if path.endswith(".yaml"):
+        model = yaml.safe_load(pathlib.Path(path).read_text())
+        if model.get("activation"):
+            eval(model["activation"])
+        for _, _, module, _ in model["backbone"] + model["head"]:
+            eval(module)
 
 
 def _named(path):
@@ -449,8 +489,12 @@ READERS = {
     "shell": _shell,
     "python": _python,
     "jinja": _jinja,
+    "jinja by name": _jinja_by_name,
     "gguf": _gguf,
     "logging": _logging,
+    "dictConfig": _logging_dict,
+    "database": _database,
+    "YOLO": _yolo,
     "named": _named,
     "named in YAML": _named_in_yaml,
 }

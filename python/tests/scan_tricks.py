@@ -16,6 +16,7 @@ import numpy
 
 from scan_bypasses import (
     JOBLIB,
+    MEMBERS,
     NOBODY,
     PICKLE,
     TORCH,
@@ -27,12 +28,13 @@ from scan_bypasses import (
     text,
     whole,
 )
-from scan_cases import evil, tarred, zipped
+from scan_cases import evil, tarred, torch_tar_members, zipped
 
 PYTHON = ("pickle in Python",)
 NUMPY = ("numpy",)
 ON = ("numpy again and again",)
 SAME = ("one Unpickler again and again",)
+AGAIN = ("pickle again and again",)
 BUFFERS = ("pickle with buffers",)
 
 _HUGE = b"36893488147419103233\n"  # 2**65 + 1.
@@ -199,6 +201,28 @@ def class_with_methods():
                       name("collections", "OrderedDict"), base, b"N"))
 
 
+def joblib_before_code():
+    return of_joblib(_WRAPPER + b")\x81", wrapper_state(_F8),
+                     bytes(range(16)), evil(0)[:-1] + b"0N.")
+
+
+def two_pickles_in_safetensors(code):
+    """A safetensors file that is also two pickles: opcodes skip the header, and
+    a tensor's numbers begin with the end of the first pickle."""
+    size = 0x474E  # "NG": None, and a float that covers the length.
+    payload = b"." + code
+    tail = (f'":{{"dtype":"U8","shape":[{len(payload)}],'
+            f'"data_offsets":[0,{len(payload)}]}}}}').encode()
+    header = bytearray(b'{"' + b"a" * (size - 2 - len(tail)) + tail)
+    at = 2
+    while at < size:
+        left = size - at - 2
+        skipped = left if 32 <= left < 127 else 90  # SHORT_BINSTRING.
+        header[at : at + 2] = b"U" + bytes([skipped])
+        at += 2 + skipped
+    return struct.pack("<Q", size) + bytes(header) + payload
+
+
 def rebuilt(function, kind, arguments, given=b"}"):
     return call(name("torch._tensor", "_rebuild_from_type_v2"), function, kind,
                 b"(" + arguments + b"t", given)
@@ -359,6 +383,20 @@ ROWS = (
     ("text of one byte with a negative size", "own",
      whole(call(name("numpy._core.multiarray", "scalar"),
                 dtype("c") + state(0, -1), b"C\x08" + b"A" * 8)), NOBODY),
+    # Later pickles in what is something else.
+    ("joblib's array in a record of numbers", "own",
+     zipped({"m/data.pkl": pickle.dumps({}, 2), "m/data/0":
+             joblib_before_code()}), MEMBERS),
+    ("second pickle in a record of numbers", "own",
+     zipped({"m/data.pkl": pickle.dumps({}, 2), "m/data/0": b"N." + evil(2)}),
+     MEMBERS),
+    ("second pickle in a tar's name", "own",
+     tar_of((b"N." + evil(0)).ljust(94, b"/") + b"/a.txt"), AGAIN),
+    ("second pickle in safetensors", "own",
+     two_pickles_in_safetensors(evil(2)), AGAIN),
+    ("pickle behind the storages of a tar", "own",
+     tarred({**torch_tar_members(pickle.dumps({}, 2)), "storages":
+             pickle.dumps(0, 2) + pickle.dumps([], 2) + evil(2)}), MEMBERS),
     ("wrapper's padding is no number", "own", joblib_padded(), NOBODY),
     ("wrapper of objects", "own", joblib_made_by(_WRAPPER + b")\x81"), JOBLIB),
 )

@@ -279,7 +279,7 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
   if (script_) names.AllowTorchScript();
   TraceOptions options;
   options.names = &names;
-  options.arrays = place.role != Role::kData;
+  options.arrays = true;
   // No reader resolves persistent ids in the first pickle of a file.
   options.persistent_ids = place.role == Role::kPickle;
   uint64_t at = begin;
@@ -302,9 +302,18 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
     const bool more = cut && !place.whole;
     // Numbers that happen to be opcodes name no globals.
     const bool is_data = other || place.role == Role::kData;
-    if (is_data && !more && !DoesWhatIsNotAllowed(trace) &&
+    const bool is_doubtful =
+        trace.global_count > 0 &&
+        (trace.end == TraceEnd::kUnclear || !trace.doubt.empty());
+    if (is_data && !more && !is_doubtful && !DoesWhatIsNotAllowed(trace) &&
         trace.prose.empty()) {
-      return false;
+      if (!whole) return false;
+      // A program that reads on comes to the next pickle.
+      at += trace.length;
+      options.persistent_ids = true;
+      if (number < kMostInARow) continue;
+      Unknown("more pickles in a row than are followed", place, Code::kLimit);
+      return true;
     }
     // TorchScript code begins with "class Linear(Module):".
     if (!trace.prose.empty() && place.role != Role::kScript) {
@@ -662,13 +671,19 @@ Status Judge::Tar(const std::shared_ptr<const ByteSource>& source,
       Unsafe("it would be unpacked as a device", inside);
     }
     if (member.type >= '1' && member.type <= '6') return Status();
+    const int parts_before = parts;
     if (member.name == "storages" || member.name == "pickle" ||
         member.name == "tensors" || member.name == "sys_info") {
       ++parts;
-      if (of_torch) return Status();
     }
     HAULWAY_ASSIGN(auto slice,
                    MakeSliceSource(source, member.offset, member.size));
+    if (of_torch && parts > parts_before) {
+      // TorchTar() follows what torch reads. Programs that are given the member
+      // read on.
+      inside.role = Role::kPickle;
+      return Pickles(*slice, 0, inside, /*other=*/true).status();
+    }
     ByteWindow window(*slice, slice->size());
     HAULWAY_ASSIGN(const auto head, window.Peek(0, 4));
     if (TextOf(head).starts_with(kZipRecord)) zips.push_back(member.offset);
