@@ -83,6 +83,24 @@ def tar_with_a_global_path(path="../mark"):
     return out.getvalue()
 
 
+def tar_with_two_names(first, second):
+    """A tar member that two headers before it name: a long name of GNU (L), and
+    a header of pax (x)."""
+    def block(kind, data, name="x"):
+        info = tarfile.TarInfo(name)
+        info.size, info.type = len(data), kind
+        return info.tobuf(tarfile.USTAR_FORMAT) + data.ljust(512, b"\0")
+
+    def header(kind, name):
+        if kind == b"L":
+            return block(kind, name.encode() + b"\0")
+        line = f" path={name}\n"
+        return block(kind, f"{len(line) + 2}{line}".encode())
+
+    return (header(*first) + header(*second) + block(b"0", b"words\n")
+            + bytes(1024))
+
+
 def alone(data, **fields):
     filters = [{"id": lzma.FILTER_LZMA1, "dict_size": 1 << 16, **fields}]
     return lzma.compress(data, format=lzma.FORMAT_ALONE, filters=filters)
@@ -249,6 +267,12 @@ def rows():
         ("a module that is a tar", "m.py", module_that_is_a_tar(), ()),
         ("a tar that is bzip2", "m.tar", _summed(
             bz2.compress(evil(2)).ljust(512, b"\0")) + bytes(1024), ()),
+        ("a long name before another in a tar", "m.tar",
+         tar_with_two_names((b"L", "../mark"), (b"x", "ok.txt")),
+         ("extractall",)),
+        ("a long name behind another in a tar", "m.tar",
+         tar_with_two_names((b"x", "../mark"), (b"L", "ok.txt")),
+         ("extractall",)),
         # Compression.
         *((f"lzma {fields}", "m.pkl.xz", alone(evil(2), **fields),
            ("pickle of lzma",))

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/checked.h"
@@ -182,6 +183,7 @@ bool IsTarHeader(std::span<const std::byte> block) {
 Status WalkTar(const ByteSource& source,
                const std::function<Status(const TarMember& member)>& each) {
   std::string next_name;  // Name of the next member, from a header before it.
+  bool named_twice = false;  // Two such headers: readers take either name.
   uint64_t at = 0;
   while (RangeFits(at, kTarBlockBytes, source.size())) {
     std::array<std::byte, kTarBlockBytes> block;
@@ -218,6 +220,7 @@ Status WalkTar(const ByteSource& source,
       }
       std::vector<std::byte> text(member->size);
       if (!text.empty()) HAULWAY_TRY(source.ReadAt(member->offset, text));
+      const std::string name_before = std::exchange(next_name, {});
       if (type == 'L') {
         next_name = UpToNul(TextOf(text));
       } else if (type == 'K' ||
@@ -226,6 +229,8 @@ Status WalkTar(const ByteSource& source,
                       "extended headers of tar that change what is read")
             .At(member->header);
       }
+      named_twice = named_twice || (!name_before.empty() && !next_name.empty());
+      if (next_name.empty()) next_name = name_before;
       continue;
     }
     if (type == 'S') {
@@ -234,6 +239,9 @@ Status WalkTar(const ByteSource& source,
     }
     if (!next_name.empty()) member->name = std::move(next_name);
     next_name.clear();
+    if (std::exchange(named_twice, false)) {
+      member->odd = "two headers before a tar member name it";
+    }
     HAULWAY_TRY(each(*member));
   }
   // Readers also accept a tar without an end block.
