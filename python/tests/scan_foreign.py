@@ -12,9 +12,12 @@ import functools
 import io
 import json
 import lzma
+import pathlib
 import pickle
+import sqlite3
 import struct
 import tarfile
+import tempfile
 import zipfile
 import zlib
 
@@ -23,7 +26,8 @@ import torch
 from scan_bypasses import call, name, text, whole
 from scan_cases import _summed, evil, script_that_writes, tarred, zipped
 
-BY_NAME = {"site", "shell", "named in YAML"}
+BY_NAME = {"YOLO", "dictConfig", "jinja by name", "named in YAML", "shell",
+           "site"}
 CODE = b"import canary\ncanary.ran()\n"
 TOUCH = b"touch mark\n"
 
@@ -198,11 +202,46 @@ def pipeline(*part, **more):
                        **more}).encode()
 
 
+def database_of(value):
+    """A database as shelve of Python 3.13 writes it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "m.db"
+        base = sqlite3.connect(path)
+        base.execute("create table Dict (key blob, value blob)")
+        base.execute("insert into Dict values (?, ?)", (b"k", value))
+        base.commit()
+        base.close()
+        return path.read_bytes()
+
+
+CALLED = "__import__('canary').ran()"
 JINJA = ("{{ lipsum.__globals__['__builtins__']['__import__']('canary')"
          ".ran() }}")
 HIDDEN_JINJA = ("{{ (lipsum|attr('_' * 2 ~ 'globals' ~ '_' * 2))"
                 "['_' * 2 ~ 'builtins' ~ '_' * 2]"
                 "['_' * 2 ~ 'import' ~ '_' * 2]('canary').ran() }}")
+# Attributes of frames lead to modules.
+FRAME_JINJA = ("{% set x = messages|map('upper') %}{% set loop = x.gi_frame"
+               ".f_globals.re.enum.sys.modules.os.mkdir %}{{ loop('mark') }}")
+# Jinja takes words for names of attributes, and a template may name a value
+# like the loop, which it may call.
+WORD_JINJA = (
+    "{% set a = {'in': ''}.in['__class__'] %}"
+    "{% set b = {'in': a}.in['__mro__'][1] %}"
+    "{% set loop = {'in': b}.in['__subclasses__'] %}"
+    "{% set found = namespace(x=0) %}{% for s in loop() %}"
+    "{% if s|string == \"<class 'subprocess.Popen'>\" %}"
+    "{% set found.x = s %}{% endif %}{% endfor %}"
+    "{% set loop = found.x %}{{ loop(['touch', 'mark']) }}")
+SUM_JINJA = (
+    "{% set found = namespace(x=0) %}{% for m in [1] %}"
+    "{% set found.x = [loop]|sum(attribute="
+    "'__init__.__globals__.sys.modules._io.FileIO.__mro__', start=()) %}"
+    "{% endfor %}{% set loop = found.x[0] %}{{ loop('mark', 'w') }}")
+MACRO_JINJA = SUM_JINJA.replace(
+    "{% set loop = found.x[0] %}{{ loop('mark', 'w') }}",
+    "{% macro f(loop) %}{{ loop('mark', 'w') }}{% endmacro %}"
+    "{{ f(found.x[0]) }}")
 YAML = "!!python/object/apply:canary.ran ['x']\n"
 
 
@@ -226,6 +265,20 @@ def rows():
          added_to(script, {"extra/x.py": CODE}), ("modules",)),
         ("a module of Python as code of TorchScript", "m.pt",
          added_to(script, {"code/x.py": CODE}), ("modules",)),
+        *((f"code of TorchScript with {what}", "m.pt",
+           added_to(script, {"code/x.py": code.encode()}), ("modules",))
+          for what, code in (
+              ("a call behind its arguments",
+               f"def f(x) -> {CALLED}:\n  return x\n"),
+              ("a class that is subscripted",
+               f"class A:\n  def __class_getitem__(c, i):\n    {CALLED}\n"
+               "class B:\n  x : A[0]\n"),
+              ("exec as what subscripts a class",
+               "class A:\n  __class_getitem__ = exec\n"
+               "class B:\n  x : A[\"import canary\"]\n"),
+              ("a class that is inherited",
+               f"class Module:\n  def __init_subclass__(c):\n    {CALLED}\n"
+               "class B(Module):\n  x : int\n"))),
         ("a member that leaves its folder", "m.zip",
          zipped({"../mark": b"x"}), ()),
         ("__main__ of a zip", "m.zip", zipped({"__main__.py": CODE}),

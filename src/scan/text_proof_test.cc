@@ -379,14 +379,31 @@ TEST(TorchScriptText, KnowsDeclarations) {
 
 TEST(TorchScriptText, DoubtsWhatPythonWouldRunWhenItImports) {
   for (const std::string_view code :
-       {"import os\n", "x()\n", "op_version_set = f()\n", "class A(evil()):\n",
-        "class A(Module):\n  a = f()\n", "class A(Module):\n  import os\n",
-        "class A(Module):\n  f()\n", "def f(x: g()):\n", "def f(x=1): g()\n",
-        "def f(\n  x): g()\n", "@g\ndef f():\n",
+       {"import os\n",
+        "x()\n",
+        "op_version_set = f()\n",
+        "class A(evil()):\n",
+        "class A(Module):\n  a = f()\n",
+        "class A(Module):\n  import os\n",
+        "class A(Module):\n  f()\n",
+        "def f(x: g()):\n",
+        "def f(x=1): g()\n",
+        "def f(\n  x): g()\n",
+        "@g\ndef f():\n",
         "class A(Module):\n  a : B; f()\n",
-        "class A(Module):\n  a : B\rimport os\n", "# coding: utf-7\n",
-        "def f(x: T[g()]):\n", "class A(Module):\n  a : [\nf()]\n",
-        "class A(Module):\n  a : B \\\n"}) {
+        "class A(Module):\n  a : B\rimport os\n",
+        "# coding: utf-7\n",
+        "def f(x: T[g()]):\n",
+        "class A(Module):\n  a : [\nf()]\n",
+        "class A(Module):\n  a : B \\\n",
+        "def f(x) -> g(1):\n",
+        "def f(\n  x) -> g(1):\n",
+        "def f(x) -> Dict[str, g(1)]:\n",
+        "class A:\n  def __class_getitem__(cls, x):\n    g()\n",
+        "class A:\n  def  __init_subclass__(cls):\n    g()\n",
+        "class A:\n  __class_getitem__ = exec\n",
+        "class A:\n  __class_getitem__ : B = exec\n",
+        "def __getattr__(x):\n  g()\n"}) {
     EXPECT_TRUE(DoubtOfTorchScript(code).has_value()) << code;
   }
 }

@@ -10,9 +10,9 @@ namespace {
 // Tracks open brackets and quotes from line to line.
 class Nesting {
  public:
-  // Reads a line. Returns false if a bracket opens within parentheses and could
-  // be a call, a string continues past the end of the line, or brackets do not
-  // match.
+  // Reads a line. Returns false if a bracket opens within or after parentheses
+  // and could be a call, a string continues past the end of the line, or
+  // brackets do not match.
   bool Take(std::string_view line) {
     for (size_t i = 0; i < line.size(); ++i) {
       const char c = line[i];
@@ -26,10 +26,11 @@ class Nesting {
         // "Tuple[()]" is the type of an empty tuple.
         const bool is_empty =
             i > 0 && line[i - 1] == '[' && line.substr(i).starts_with("()");
-        if (round_ > 0 && !is_empty) return false;
+        if ((round_ > 0 || closed_) && !is_empty) return false;
         ++round_;
       } else if (c == ')') {
         if (--round_ < 0) return false;
+        closed_ = true;
       } else if (c == '[' || c == '{') {
         ++other_;
       } else if (c == ']' || c == '}') {
@@ -45,6 +46,7 @@ class Nesting {
  private:
   int round_ = 0;
   int other_ = 0;
+  bool closed_ = false;  // A parenthesis closed.
 };
 
 bool IsWord(char c) {
@@ -55,6 +57,22 @@ bool IsWord(char c) {
 size_t WordEnd(std::string_view text) {
   return static_cast<size_t>(std::ranges::find_if_not(text, IsWord) -
                              text.begin());
+}
+
+// Returns whether Python calls what has this name while it imports a module:
+// for a base class, a subscript of a class or a missing name.
+bool IsCalledByImport(std::string_view name) {
+  constexpr std::string_view kNames[] = {
+      "__class_getitem__", "__dir__",         "__getattr__", "__getattribute__",
+      "__init_subclass__", "__mro_entries__", "__prepare__", "__set_name__"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
+// Returns whether `line`, which begins with "def ", defines such a function.
+bool IsCalledFunction(std::string_view line) {
+  line.remove_prefix(4);
+  line = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+  return IsCalledByImport(line.substr(0, WordEnd(line)));
 }
 
 // "class Linear(Module):"
@@ -76,7 +94,9 @@ bool IsMember(std::string_view line) {
   if (line == "pass" || line == "...") return true;
   std::string_view rest = line.substr(WordEnd(line));
   const std::string_view word = line.substr(0, line.size() - rest.size());
-  if (word.empty() || line.find('(') != line.npos) return false;
+  if (word.empty() || IsCalledByImport(word) || line.find('(') != line.npos) {
+    return false;
+  }
   // "__annotations__["0"] = Tensor" declares an attribute whose name is not an
   // identifier.
   if (word == "__annotations__" && rest.starts_with('[')) {
@@ -124,7 +144,7 @@ std::optional<Doubt> DoubtOfTorchScript(std::string_view text) {
     function = text.npos;
     if (line.starts_with('#')) continue;
     if (line.starts_with("def ")) {
-      if (indent > 2) return doubt;
+      if (indent > 2 || IsCalledFunction(line)) return doubt;
       nesting = Nesting();
       if (!nesting.Take(line)) return doubt;
       in_header = nesting.open();
