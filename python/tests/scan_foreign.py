@@ -384,6 +384,10 @@ def rows():
          b"\xef\xbb\xbf#\nimport\tcanary; canary.ran()\n", ("site",)),
         ("a line of site in a pickle", "m.pth",
          b"V\nimport canary; canary.ran()\n.", ("site",)),
+        # site splits lines so since Python 3.13.
+        *((f"a line of site behind {mark!r}", "m.pth",
+           f"V{mark}import canary; canary.ran()\n.".encode(), ())
+          for mark in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"),
         ("a template", "chat_template.jinja", JINJA.encode(), ("jinja",)),
         ("a template of hidden names", "chat_template.jinja",
          HIDDEN_JINJA.encode(), ("jinja",)),

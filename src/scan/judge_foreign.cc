@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/text.h"
@@ -28,6 +29,15 @@ namespace {
 
 // Longest text that is checked; it is read at once.
 constexpr uint64_t kMostText = 64 * kMiB;
+
+// Returns whether `character`, in UTF-8, ends a line to str.splitlines(), which
+// site uses since Python 3.13.
+bool EndsLine(std::string_view character) {
+  constexpr std::string_view kEnds[] = {
+      "\n",   "\v",   "\f",       "\r",           "\x1C",
+      "\x1D", "\x1E", "\xC2\x85", "\xE2\x80\xA8", "\xE2\x80\xA9"};
+  return std::ranges::find(kEnds, character) != std::end(kEnds);
+}
 
 // Returns the offset of the first line that Python's site module would run if
 // the file were named .pth in a site-packages folder; nullopt if there is none.
@@ -57,7 +67,7 @@ Result<std::optional<uint64_t>> SiteLine(const ByteSource& source) {
     while (i < end && !begins) {
       const size_t length = Utf8SequenceLength(text.substr(i));
       if (length == 0) return std::optional<uint64_t>();
-      begins = text[i] == '\n' || text[i] == '\r';
+      begins = EndsLine(text.substr(i, length));
       i += length;
     }
     at += i;
