@@ -464,6 +464,30 @@ def rows():
         ("a model of YOLO", "yolo.yaml",
          b"nc: 1\nbackbone:\n  [[-1, 1, canary.ran(), []]]\nhead:\n  []\n",
          ()),
+        *((f"a model of YOLO {why}", "yolo.yaml", model.encode(), ("YOLO",))
+          for why, model in (
+              ("without a head", f"backbone: []\nactivation: {CALLED}\n"),
+              ("with a # in a name",
+               f"backbone:\n- [a#b, 1, {CALLED}, []]\nhead: []\n"),
+              ("in JSON", json.dumps({"backbone": [[-1, 1, CALLED, []]],
+                                      "head": []})),
+              ("with an escaped head",
+               f"backbone:\n- [-1, 1, \"{CALLED}\", []]\n"
+               "\"h\\x65ad\": []\n"),
+              ("with an escaped call",
+               "backbone:\n- [-1, 1, \""
+               + CALLED.replace("(", "\\x28") + "\", []]\nhead: []\n"))),
+        ("a factory of logging", "logging.json", json.dumps(
+            {"version": 1, "filters": {"a": {"()": "canary.ran"}}}).encode(),
+         ("dictConfig",)),
+        ("a factory of logging in YAML", "logging.yaml",
+         b"version: 1\nfilters:\n  a:\n    (): canary.ran\n",
+         ("dictConfig",)),
+        ("an object of logging", "logging.json", json.dumps(
+            {"version": 1, "formatters": {"a": {
+                "format": "ext://canary.ran"}}}).encode(), ("dictConfig",)),
+        ("an object in XML", "m.xml",
+         b"<java class = 'java.beans.XMLDecoder'><object/></java>", ()),
         ("packages of MLflow", "conda.yaml", b"dependencies: [pip]\n", ()),
         ("what pip installs", "requirements-dev.txt", b"-e ./own\n", ()),
         ("code of transformers", "config.json",

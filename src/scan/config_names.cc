@@ -42,6 +42,7 @@ constexpr std::array kKeys = {
     KeyRow{"class_path",
            "Lightning's command line calls the class that it names"},
     KeyRow{"nbformat", "Jupyter runs the cells beside it"},
+    KeyRow{"()", "logging calls the factory that it names"},
     KeyRow{"@module", "monty imports the module that it names"},
     KeyRow{":serialized:", "Stable Baselines unpickles it"}};
 // Prefix of jsonpickle's keys: "py/object" and others.
@@ -281,6 +282,15 @@ std::optional<std::string> DoubtOfKey(std::string_view key) {
   const auto* row = std::ranges::find(kKeys, key, &KeyRow::key);
   if (row == kKeys.end()) return std::nullopt;
   return fmt::format("the key {}: {}", Quote(key), row->why);
+}
+
+std::optional<std::string> DoubtOfObject(std::string_view value) {
+  constexpr std::string_view kObject = "ext://";
+  if (!value.starts_with(kObject)) return std::nullopt;
+  return fmt::format(
+      "a value that begins with {}: logging imports what it "
+      "names",
+      kObject);
 }
 
 KeyFacts FactsOfKey(std::string_view key, const KeyFacts& outer,

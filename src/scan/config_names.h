@@ -36,6 +36,10 @@ struct KeyFacts {
 // if they do not.
 std::optional<std::string> DoubtOfKey(std::string_view key);
 
+// Returns why programs import what `value` names, whatever its key is; nullopt
+// if they do not.
+std::optional<std::string> DoubtOfObject(std::string_view value);
+
 // Returns the facts about `key`. `outer` has the facts of the key that the
 // enclosing object is the value of.
 KeyFacts FactsOfKey(std::string_view key, const KeyFacts& outer,

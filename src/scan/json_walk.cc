@@ -196,13 +196,18 @@ class JsonWalk {
         level.is_object && level.name.starts_with('_') && is_string;
     const bool may_be_library = level.is_part && index == 0 && is_string;
     const KeyFacts& key = level.key;
+    // The value may be "ext://...", with escapes.
+    const bool may_be_object =
+        is_string && (text_[begin + 1] == 'e' || text_[begin + 1] == '\\');
     if (key.row == nullptr && !key.is_template && !is_of_object &&
-        !may_be_library && key.naming == KeyFacts::Naming::kNone) {
+        !may_be_library && !may_be_object &&
+        key.naming == KeyFacts::Naming::kNone) {
       return;
     }
     std::string_view slice = text_.substr(begin, at_ - begin);
     if (is_string) slice = slice.substr(1, slice.size() - 2);
     const std::string text = is_string ? Unescaped(slice) : std::string(slice);
+    if (may_be_object) Note(DoubtOfObject(text), begin);
     if (key.is_template && is_string) {
       if (auto doubt = DoubtOfTemplate(text))
         Note(std::move(doubt->why), begin);

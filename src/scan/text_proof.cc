@@ -110,6 +110,17 @@ std::optional<Doubt> DoubtOfXml(std::string_view text) {
                    at};
     }
   }
+  constexpr std::string_view kClass = "class";
+  for (size_t at = text.find(kClass); at != text.npos;
+       at = text.find(kClass, at + 1)) {
+    const size_t sign = text.find_first_not_of(kSpace, at + kClass.size());
+    if (sign == text.npos || text[sign] != '=') continue;
+    const size_t quote = std::min(text.find_first_of("'\"", sign), text.size());
+    const std::string_view name =
+        text.substr(quote, text.find_first_of("'\"", quote + 1) - quote);
+    if (name.find_first_of(".&") == name.npos) continue;
+    return Doubt{"a class in XML, of which readers make an object", at};
+  }
   for (size_t at = text.find("xmlns"); at != text.npos;
        at = text.find("xmlns", at + 1)) {
     const size_t begin = std::min(text.find_first_of("'\"", at), text.size());
@@ -142,14 +153,17 @@ std::optional<Doubt> DoubtOfText(std::string_view text, std::string_view name,
     return DoubtOfTemplate(text);
   }
   const ConfigPlace place{.file = name, .allowed = allowed};
+  const bool is_yaml = suffix == ".yaml" || suffix == ".yml";
   JsonFacts json = WalkJson(text, place);
+  if (json.is_json && !json.doubt.has_value() && is_yaml) {
+    return DoubtOfYolo(text);
+  }
   if (json.is_json && (json.doubt.has_value() || kind != NameKind::kOther)) {
     return std::move(json.doubt);
   }
   if (suffix == ".json" || suffix == ".jsonl" || suffix == ".ndjson") {
     return Doubt{"it is called JSON and is none", 0};
   }
-  const bool is_yaml = suffix == ".yaml" || suffix == ".yml";
   if (auto doubt = DoubtOfTags(text, is_yaml)) return doubt;
   const bool is_settings =
       suffix == ".ini" || suffix == ".cfg" || suffix == ".conf";

@@ -180,6 +180,19 @@ TEST(TextProof, SeesNamesOfCodeInYamlAndItsKin) {
            Config{"x.yaml", "download: |\n  import os: x\n"},
            Config{"x.yaml",
                   "nc: 1\nbackbone:\n  [[-1, 1, exit(), []]]\nhead:\n"},
+           Config{"x.yaml", "backbone: []\nactivation: exit()\n"},
+           Config{"x.yaml", "backbone:\n- [a#b, 1, exit(), []]\nhead:\n"},
+           Config{"x.yaml", "\"b\\x61ckbone\": [[exit()]]\nhead:\n"},
+           Config{"x.yaml", R"-({"backbone": ["exit()"], "head": []})-"},
+           Config{"x.yaml", R"-({"backbone": ["exit\u0028)"], "head": []})-"},
+           Config{"x.yml", "filters:\n  a:\n    (): evil.run\n"},
+           Config{"x.yaml", "{a: {\"()\" : evil.run}}\n"},
+           Config{"x.yaml", "a:\n  \"\\x28)\": evil.run\n"},
+           Config{"x.yaml", "level: ext://evil.run\n"},
+           Config{"x.json", R"({"level": "\u0065xt://evil.run"})"},
+           Config{"x.json", R"-({"a": {"()": "evil.run"}})-"},
+           Config{"x.yaml", "chat_template: '{{ x[y] }}'\n"},
+           Config{"x.toml", "prompt_template = \"{{ x[y] }}\"\n"},
            Config{"config.yaml", "pipeline:\n  name: evil.Pipeline\n"},
            Config{"x.toml", "type = \"\"\"\nevil.Model\"\"\"\n"},
            Config{"x.cfg", "class = evil.Model\n"},
@@ -196,6 +209,11 @@ TEST(TextProof, SeesNamesOfCodeInYamlAndItsKin) {
                   "nc: 1  # (x)\nbackbone:\n  [[-1, 1, Conv, []]]\n"
                   "head:\n"},
            Config{"x.yaml", "types: [a, b]\nname: a.B\n"},
+           Config{"x.yaml", R"-({"backbone": "a (b)", "x": "external"})-"},
+           Config{"x.yaml", "backbone: resnet\nnote: f() and (g)\n"},
+           Config{"x.yaml", "note: see f(): g\n"},
+           Config{"x.yaml", "chat_template: '{{ x.y }}'\n"},
+           Config{"x.yaml", "a: '{{ x[y] }}'\n"},
            Config{"x.cfg",
                   "[a]\n@architectures = \"spacy.Tagger.v2\"\n"
                   "factory = \"ner\"\n"},
@@ -212,7 +230,9 @@ TEST(TextProof, SeesScriptsOfXml) {
         "<a xmlns:b = \"http://www.w3.org/1999/xhtm&#108;\"/>",
         "<?xml version='1.0'?>\n<?xml-stylesheet href='x.xsl'?><a/>",
         "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
-        "<!DOCTYPE a [<!ATTLIST a xmlns CDATA 'x'>]><a/>"}) {
+        "<!DOCTYPE a [<!ATTLIST a xmlns CDATA 'x'>]><a/>",
+        "<java class='java.beans.XMLDecoder'/>",
+        "<bean class =\n \"evil&#46;Model\"/>"}) {
     EXPECT_NE(WhyOf(text, "x.xml"), "") << text;
     EXPECT_EQ(WhyOf(text, "x.txt"), "") << text;
   }
@@ -221,6 +241,7 @@ TEST(TextProof, SeesScriptsOfXml) {
                   "='http://www.w3.org/2001/XMLSchema-instance'/>",
                   "x.xml"),
             "");
+  EXPECT_EQ(WhyOf("<a class='word' className='a.b'>a.b</a>", "x.xml"), "");
 }
 
 TEST(TextProof, SeesTagsOfYamlHoweverTheyAreWritten) {

@@ -19,6 +19,7 @@
 #include "base/text.h"
 #include "safetensors/refusal_values.h"
 #include "scan/file_names.h"
+#include "scan/template_proof.h"
 
 namespace haulway::scan {
 
@@ -263,21 +264,42 @@ class PairWalk {
   const ConfigPlace& place_;
 };
 
-// Finds the models of YOLOv5: parse_model() in models/yolo.py passes the parts
-// of a model and their arguments to eval().
-std::optional<Doubt> DoubtOfYolo(std::string_view text) {
-  for (const std::string_view part : {"backbone", "head"}) {
-    if (text.find(part) == text.npos) return std::nullopt;
+// Returns where a text calls something outside of comments, if it is a model of
+// YOLO: parse_model() passes the activation, the parts of the backbone and the
+// head, and their arguments to eval().
+std::optional<size_t> CallInYolo(std::string_view text) {
+  if (text.find("backbone") == text.npos ||
+      (text.find("head") == text.npos &&
+       text.find("activation") == text.npos)) {
+    return std::nullopt;
   }
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find_first_of("\r\n", at), text.size());
     std::string_view line = text.substr(at, end - at);
-    const size_t comment = line.find('#');
+    size_t comment = line.find('#');
+    while (comment != line.npos && comment > 0 &&
+           kSpace.find(line[comment - 1]) == kSpace.npos) {
+      comment = line.find('#', comment + 1);
+    }
     if (line.find_first_of(kQuotes) > comment) line = line.substr(0, comment);
     if (const size_t call = line.find('('); call != line.npos) {
-      return Doubt{"a call in a model of YOLO, which evaluates it", at + call};
+      return at + call;
     }
     at = end + 1;
+  }
+  return std::nullopt;
+}
+
+// Returns where a factory of logging ("()") is named as a key.
+std::optional<size_t> FactoryKey(std::string_view text) {
+  constexpr std::string_view kKey = "()", kBefore = " \t\r\n{,'\"?";
+  for (size_t at = text.find(kKey); at != text.npos;
+       at = text.find(kKey, at + 1)) {
+    if (at > 0 && kBefore.find(text[at - 1]) == kBefore.npos) continue;
+    const size_t next = text.find_first_not_of(" \t\r\n'\"", at + kKey.size());
+    if (next != text.npos && (text[next] == ':' || text[next] == '=')) {
+      return at;
+    }
   }
   return std::nullopt;
 }
@@ -334,11 +356,50 @@ std::optional<Doubt> DoubtOfPairs(std::string_view text,
     // Offsets in the decoded text differ from those in the file.
     if (plain.find(key) != plain.npos) return Doubt{*DoubtOfKey(key), escape};
   }
+  constexpr std::string_view kFactory = "()", kObject = "ext://";
+  for (const std::string_view one : {text, std::string_view(plain)}) {
+    const bool is_plain = one.data() != text.data();
+    if (const auto at = FactoryKey(one)) {
+      return Doubt{*DoubtOfKey(kFactory), is_plain ? escape : *at};
+    }
+    if (const size_t at = one.find(kObject); at != one.npos) {
+      return Doubt{*DoubtOfObject(kObject), is_plain ? escape : at};
+    }
+  }
   if (auto doubt = PairWalk(breaks, place).Walk()) return doubt;
   if (auto doubt = PairWalk(plain, place).Walk()) {
     return Doubt{std::move(doubt->why), escape};
   }
+  if (auto doubt = DoubtOfTemplates(text)) return doubt;
   return DoubtOfYolo(text);
+}
+
+std::optional<Doubt> DoubtOfYolo(std::string_view text) {
+  auto call = CallInYolo(text);
+  const size_t escape = text.find('\\');
+  if (!call.has_value() && escape != text.npos &&
+      CallInYolo(WithoutEscapes(WithPlainBreaks(text))).has_value()) {
+    call = escape;
+  }
+  if (!call.has_value()) return std::nullopt;
+  return Doubt{"a call in a model of YOLO, which evaluates it", *call};
+}
+
+std::optional<Doubt> DoubtOfTemplates(std::string_view text) {
+  const size_t escape = text.find('\\');
+  const std::string plain =
+      escape == text.npos ? std::string() : WithoutEscapes(text);
+  for (const std::string_view one : {text, std::string_view(plain)}) {
+    if (Lower(one).find("template") == one.npos ||
+        (one.find("{{") == one.npos && one.find("{%") == one.npos)) {
+      continue;
+    }
+    if (auto doubt = DoubtOfTemplate(one)) {
+      if (one.data() != text.data()) doubt->byte = escape;
+      return doubt;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace haulway::scan

@@ -22,4 +22,11 @@ std::optional<Doubt> DoubtOfTags(std::string_view text, bool is_yaml);
 std::optional<Doubt> DoubtOfPairs(std::string_view text,
                                   const ConfigPlace& place);
 
+// Returns a doubt for a model of YOLO in YAML, which may also be JSON, if it
+// calls something: Ultralytics evaluates its parts.
+std::optional<Doubt> DoubtOfYolo(std::string_view text);
+
+// Returns a doubt for templates of Jinja in a configuration.
+std::optional<Doubt> DoubtOfTemplates(std::string_view text);
+
 }  // namespace haulway::scan
