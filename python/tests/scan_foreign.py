@@ -486,6 +486,7 @@ def rows():
         ("an object of logging", "logging.json", json.dumps(
             {"version": 1, "formatters": {"a": {
                 "format": "ext://canary.ran"}}}).encode(), ("dictConfig",)),
+        ("a database of pickles", "m.db", database_of(evil(2)), ("database",)),
         ("an object in XML", "m.xml",
          b"<java class = 'java.beans.XMLDecoder'><object/></java>", ()),
         ("packages of MLflow", "conda.yaml", b"dependencies: [pip]\n", ()),

@@ -129,6 +129,10 @@ Status Judge::Foreign(const ByteSource& source, const Place& place) {
           place);
       return Status();
     }
+    if (TextOf(head).starts_with(kDatabase)) {
+      Unknown("a database with binary values, which programs unpickle", place);
+      return Status();
+    }
     const std::string_view named = ForeignBySuffix(place.name);
     Unknown(
         fmt::format(

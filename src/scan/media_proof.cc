@@ -129,6 +129,62 @@ Result<bool> IsSentencePiece(const ByteSource& source) {
   return is_model && scored > 0;
 }
 
+// Reads a variable-length integer of SQLite at `*at`, and moves `*at` past it.
+// Returns nullopt if there is none.
+std::optional<uint64_t> DatabaseVarint(std::string_view text, uint64_t* at) {
+  uint64_t number = 0;
+  for (int i = 0; i < 9 && *at < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[(*at)++]);
+    if (i == 8) return number << 8 | byte;
+    number = number << 7 | (byte & 0x7F);
+    if (byte < 0x80) return number;
+  }
+  return std::nullopt;
+}
+
+// Returns whether a page of a SQLite file is known to hold no binary values
+// (fileformat2.html, 1.6 and 2.1). Pages that are no nodes of a tree hold
+// nothing of their own. `header`: where the node begins.
+bool HasNoBinaries(std::string_view page, size_t header) {
+  const char kind = page[header];
+  const bool is_table = kind == '\x0D', is_inner = kind == '\x02';
+  if (!is_table && !is_inner && kind != '\x0A') return true;
+  const uint64_t cells = BigEndian(page, header + 3, 2);
+  const size_t pointers = header + (is_inner ? 12 : 8);
+  if (2 * cells > page.size() - pointers) return false;
+  for (uint64_t i = 0; i < cells; ++i) {
+    uint64_t at = BigEndian(page, pointers + 2 * i, 2) + (is_inner ? 4 : 0);
+    if (!DatabaseVarint(page, &at)) return false;  // Length of the row.
+    if (is_table && !DatabaseVarint(page, &at)) return false;  // Its number.
+    const uint64_t begin = at;
+    const auto length = DatabaseVarint(page, &at);
+    if (!length.has_value() || *length > page.size() - begin) return false;
+    while (at < begin + *length) {
+      const auto type = DatabaseVarint(page, &at);
+      if (!type.has_value() || (*type > 12 && *type % 2 == 0)) return false;
+    }
+  }
+  return true;
+}
+
+// Checks a SQLite file. Programs that keep objects in databases (shelve,
+// diskcache) unpickle the binary values.
+Result<bool> IsPlainDatabase(const ByteSource& source, std::string_view head) {
+  uint64_t page_bytes = BigEndian(head, 16, 2);
+  if (page_bytes == 1) page_bytes = 65'536;
+  if (page_bytes < 512 ||
+      page_bytes * BigEndian(head, 28, 4) != source.size()) {
+    return false;
+  }
+  constexpr size_t kFileHeader = 100;
+  std::vector<std::byte> page(page_bytes);
+  for (uint64_t at = 0; at < source.size(); at += page_bytes) {
+    HAULWAY_TRY(source.ReadAt(at, page));
+    if (!HasNoBinaries(TextOf(page), at == 0 ? kFileHeader : 0)) return false;
+  }
+  return true;
+}
+
 Result<bool> IsZeros(const ByteSource& source) {
   std::vector<std::byte> bytes;
   for (uint64_t at = 0; at < source.size(); at += bytes.size()) {
@@ -161,11 +217,7 @@ Result<bool> IsMedia(const ByteSource& source) {
   }
   if (head.starts_with("BM")) return LittleEndian(head, 2, 4) == size;
   if (head.starts_with("RIFF")) return LittleEndian(head, 4, 4) + 8 == size;
-  if (head.starts_with("SQLite format 3")) {
-    uint64_t page = BigEndian(head, 16, 2);
-    if (page == 1) page = 65'536;
-    return page * BigEndian(head, 28, 4) == size;
-  }
+  if (head.starts_with(kDatabase)) return IsPlainDatabase(source, head);
   if (head[0] == '\0') return IsZeros(source);
   if (head[0] == '\n') return IsSentencePiece(source);
   return false;
