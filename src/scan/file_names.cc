@@ -39,12 +39,15 @@ constexpr std::string_view kCodeSuffixes[] = {
 // Names of files that tell build tools, editors, installers and shells what to
 // run.
 constexpr std::string_view kCodeNames[] = {"cmakelists.txt",
+                                           "ansible.cfg",
                                            "bentofile.yaml",
+                                           "build.xml",
                                            "cargo.toml",
                                            "cog.yaml",
                                            "composer.json",
                                            "conda.yaml",
                                            "conda.yml",
+                                           ".devcontainer.json",
                                            "devcontainer.json",
                                            "dockerfile",
                                            "dvc.yaml",
@@ -56,11 +59,16 @@ constexpr std::string_view kCodeNames[] = {"cmakelists.txt",
                                            "compose.yaml",
                                            "compose.yml",
                                            "gemfile",
+                                           "hatch.toml",
+                                           "ipython_config.json",
                                            "jenkinsfile",
                                            "justfile",
+                                           "kernel.json",
                                            "launch.json",
                                            "makefile",
                                            "gnumakefile",
+                                           ".mcp.json",
+                                           "mcp.json",
                                            "mlmodel",
                                            "mlproject",
                                            "mypy.ini",
@@ -72,13 +80,19 @@ constexpr std::string_view kCodeNames[] = {"cmakelists.txt",
                                            "pip.conf",
                                            "pip.ini",
                                            "pytest.ini",
+                                           "pylintrc.toml",
                                            "python_env.yaml",
                                            "pyvenv.cfg",
                                            "setup.cfg",
                                            "snakefile",
                                            "supervisord.conf",
                                            "tasks.json",
+                                           "taskfile.yaml",
+                                           "taskfile.yml",
+                                           ".tmux.conf",
+                                           "tmux.conf",
                                            "tox.ini",
+                                           "tox.toml",
                                            "uwsgi.ini",
                                            "vagrantfile",
                                            ".bash_login",
@@ -202,6 +216,14 @@ NameFacts FactsOfName(std::string_view name) {
 
 bool IsNameOfTemplate(std::string_view name) {
   return Lower(LastPart(name)).find("template") != name.npos;
+}
+
+bool IsNameOfProgramText(std::string_view name) {
+  constexpr std::string_view kSuffixes[] = {".cfg",   ".conf",   ".ini",
+                                            ".jinja", ".jinja2", ".toml",
+                                            ".xml",   ".yaml",   ".yml"};
+  return Find(kSuffixes, SuffixOf(name)) != nullptr ||
+         (FactsOfName(name).kind == NameKind::kText && IsNameOfTemplate(name));
 }
 
 bool IsNameOfMedia(std::string_view name) {

@@ -38,6 +38,10 @@ std::string SuffixOf(std::string_view name);
 // "tokenizer.chat_template.tool_use".
 bool IsNameOfTemplate(std::string_view name);
 
+// Returns whether programs evaluate parts of a text with this name: a template,
+// or a configuration that may name code.
+bool IsNameOfProgramText(std::string_view name);
+
 // Returns whether programs that go by names may open this file as an image,
 // audio, a table or a SentencePiece model: its name has a suffix of such files
 // or of a text, or there is no name.

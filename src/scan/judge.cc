@@ -420,14 +420,22 @@ Status Judge::Content(const std::shared_ptr<const ByteSource>& source,
     Unknown(fmt::format("a tar to some readers, to others {}", *what), place);
   }
   HAULWAY_TRY(NameSays(*source, place));
+  bool is_known = true;
   if (torch::IsLegacy(head)) {
     HAULWAY_TRY(Legacy(source, place));
   } else {
     HAULWAY_ASSIGN(const bool known, Container(source, head, place));
     HAULWAY_ASSIGN(const bool pickles, Pickles(*source, 0, place, known));
-    if (!known && !pickles && place.role != Role::kData) {
+    is_known = known || pickles;
+    if (!is_known && place.role != Role::kData) {
       HAULWAY_TRY(Foreign(*source, place));
     }
+  }
+  if (is_known && source->size() > 0 && IsNameOfProgramText(place.name)) {
+    Unknown(
+        "programs that go by the name read it as a text, and it is something "
+        "else",
+        place);
   }
   // The readers of zip and tar check this themselves.
   if (zip_head || tar_head) return Status();

@@ -39,15 +39,25 @@ constexpr Names kMethods = {
     "lower",      "lstrip",     "replace", "rsplit", "rstrip",   "split",
     "splitlines", "startswith", "strip",   "title",  "upper",    "values"};
 constexpr Names kFilters = {
-    "abs",    "capitalize", "count",   "d",       "default", "dictsort",
-    "e",      "escape",     "first",   "float",   "indent",  "int",
-    "items",  "join",       "last",    "length",  "list",    "lower",
-    "max",    "min",        "replace", "reverse", "round",   "safe",
-    "string", "sum",        "title",   "tojson",  "trim",    "unique",
-    "upper",  "wordcount"};
-// Filters whose first argument names attributes, filters or tests.
+    "abs",     "capitalize", "count", "d",        "default", "dictsort",
+    "e",       "escape",     "first", "float",    "indent",  "int",
+    "items",   "join",       "last",  "length",   "list",    "lower",
+    "replace", "reverse",    "round", "safe",     "string",  "title",
+    "tojson",  "trim",       "upper", "wordcount"};
+// Filters whose arguments name attributes, filters or tests.
 constexpr Names kNamingFilters = {
-    "groupby", "map", "reject", "rejectattr", "select", "selectattr", "sort"};
+    "groupby", "map",        "max",  "min", "reject", "rejectattr",
+    "select",  "selectattr", "sort", "sum", "unique"};
+// Attributes that lead from a generator, a frame or a function to the variables
+// of a module, although their names do not begin with an underscore.
+constexpr Names kInnerAttributes = {
+    "ag_await",      "ag_code",      "ag_frame",     "cell_contents",
+    "cr_await",      "cr_code",      "cr_frame",     "cr_origin",
+    "f_back",        "f_builtins",   "f_code",       "f_generator",
+    "f_globals",     "f_locals",     "func_closure", "func_code",
+    "func_defaults", "func_globals", "gi_code",      "gi_frame",
+    "gi_yieldfrom",  "im_class",     "im_func",      "im_self",
+    "mro",           "tb_frame",     "tb_next"};
 // Objects that frameworks and Jinja itself pass to templates. They give access
 // to other objects.
 constexpr Names kObjects = {"config",      "context", "cycler",
@@ -161,11 +171,18 @@ class Lexer {
 
 // Returns whether a literal names only harmless attributes, filters or tests.
 bool IsPlainName(std::string_view text) {
-  return !text.empty() && text.front() != '_' && text.find("._") == text.npos &&
-         std::ranges::all_of(text, [](char c) {
-           return (IsWordByte(c) || c == '.' || c == '-' || c == ' ') &&
-                  static_cast<unsigned char>(c) < 0x80;
-         });
+  const bool is_plain = std::ranges::all_of(text, [](char c) {
+    return (IsWordByte(c) || c == '.' || c == '-' || c == ' ') &&
+           static_cast<unsigned char>(c) < 0x80;
+  });
+  if (!is_plain || text.empty()) return false;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('.', at), text.size());
+    const std::string_view part = text.substr(at, end - at);
+    if (part.starts_with('_') || Has(kInnerAttributes, part)) return false;
+    at = end + 1;
+  }
+  return true;
 }
 
 class Checker {
@@ -175,6 +192,14 @@ class Checker {
       if (tokens_[i].kind == Kind::kBegin && tokens_[i + 1].text == "macro" &&
           tokens_[i + 2].kind == Kind::kName) {
         macros_.push_back(tokens_[i + 2].text);
+      }
+    }
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (tokens_[i].kind != Kind::kName || IsAttribute(i)) continue;
+      if (tokens_[i].text == "recursive") recurses_ = true;
+      // Jinja's loop is only called, or has its attributes read.
+      if (tokens_[i].text == "loop" && !Is(i + 1, ".") && !Is(i + 1, "(")) {
+        loop_is_value_ = true;
       }
     }
   }
@@ -199,12 +224,15 @@ class Checker {
   bool IsKind(size_t i, Kind kind) const {
     return i < tokens_.size() && tokens_[i].kind == kind;
   }
+  // Returns whether token `i` is the name of an attribute.
+  bool IsAttribute(size_t i) const { return i > 0 && Is(i - 1, "."); }
   // Returns whether a value ends before token `i`.
   bool EndsValue(size_t i) const {
     return i > 0 &&
            (Is(i - 1, ")") || Is(i - 1, "]") || Is(i - 1, "}") ||
             IsKind(i - 1, Kind::kText) || IsKind(i - 1, Kind::kNumber) ||
-            (IsKind(i - 1, Kind::kName) && !Has(kWords, tokens_[i - 1].text)));
+            (IsKind(i - 1, Kind::kName) &&
+             (!Has(kWords, tokens_[i - 1].text) || IsAttribute(i - 1))));
   }
 
   bool IsHarmless(size_t i) const {
@@ -239,8 +267,11 @@ class Checker {
       return true;  // A statement; another check allows only those in the list.
     }
     const bool called = Is(i + 1, "(");
-    if (Is(i - 1, ".")) return !called || Has(kMethods, name);
+    if (IsAttribute(i)) {
+      return called ? Has(kMethods, name) : !Has(kInnerAttributes, name);
+    }
     if (Is(i - 1, "|")) {
+      if (name == "join") return HasOneArgument(i + 1);
       if (Has(kFilters, name)) return true;
       return Has(kNamingFilters, name) && NamesPlainly(i + 1);
     }
@@ -254,7 +285,22 @@ class Checker {
     // the lists.
     const bool callable = Has(kFunctions, name) ||
                           std::ranges::find(macros_, name) != macros_.end();
-    return called ? callable || name == "loop" : !callable;
+    const bool is_loop = name == "loop" && recurses_ && !loop_is_value_;
+    return called ? callable || is_loop : !callable;
+  }
+
+  // Returns whether the call whose arguments begin at `i` has at most one, and
+  // not by its name.
+  bool HasOneArgument(size_t i) const {
+    if (!Is(i, "(")) return true;
+    int open = 0;
+    for (; i < tokens_.size() && tokens_[i].kind != Kind::kEnd; ++i) {
+      if (Is(i, "(") || Is(i, "[") || Is(i, "{")) ++open;
+      if (Is(i, ")") || Is(i, "]") || Is(i, "}")) --open;
+      if (open == 0) return true;
+      if (open == 1 && (Is(i, ",") || Is(i, "=") || Is(i, "*"))) return false;
+    }
+    return false;
   }
 
   // Returns whether the arguments that begin at `i` are none, or literals of
@@ -275,7 +321,7 @@ class Checker {
         continue;
       }
       constexpr Names kPlain = {
-          "attribute", "default", "reverse", "case_sensitive", "true",
+          "attribute", "default", "reverse", "case_sensitive", "start", "true",
           "false",     "none",    "True",    "False",          "None"};
       if (IsKind(i, Kind::kName) && Has(kPlain, tokens_[i].text)) continue;
       return false;
@@ -308,6 +354,8 @@ class Checker {
 
   std::vector<Token> tokens_;
   std::vector<std::string_view> macros_;
+  bool recurses_ = false;       // A loop calls itself.
+  bool loop_is_value_ = false;  // The loop is given away, or another value.
 };
 
 }  // namespace

@@ -310,7 +310,12 @@ TEST(TemplateProof, KnowsTemplatesThatPutTextsTogether) {
         "{% macro f(x) %}{{ x }}{% endmacro %}{{ f({'a': {'b': '}}'}}) }}"
         "{% for k, v in d.items() if k != 'return' %}{{ k }}{% endfor %}"
         "{% if tools is defined and tools is not none %}"
-        "{{ strftime_now('%d') }}{% endif %}{{ m[loop.index0 - 1].role }}"}) {
+        "{{ strftime_now('%d') }}{% endif %}{{ m[loop.index0 - 1].role }}",
+        "{{ x | map(attribute='a.b') | sum }}{{ x | sum(attribute='size', "
+        "start=0) }}{{ [x, y] | max }}{{ x | unique | join(', ') }}"
+        "{{ x | join(y or 'z') | trim }}",
+        "{% for x in tree recursive %}{{ x.a }}{{ loop(x.b) }}{% endfor %}",
+        "{% if x in ['a', 'b'] and y not in [1] %}{{ x }}{% endif %}"}) {
     const auto doubt = DoubtOfTemplate(text);
     EXPECT_FALSE(doubt.has_value()) << text << ": " << doubt->why;
   }
@@ -358,7 +363,25 @@ TEST(TemplateProof, DoubtsWhateverLeadsToPython) {
         "{{ 1.__class__ }}",
         "{{ joiner.x }}",
         "{{ x.y . __z__ }}",
-        "{{ x [ '__y__' ] }}"}) {
+        "{{ x [ '__y__' ] }}",
+        "{{ {'in': x}.in['__y__'] }}",
+        "{{ x.not['__y__'] }}",
+        "{{ x.gi_frame.y }}",
+        "{{ x['f_globals'] }}",
+        "{{ x | map(attribute='gi_frame.f_globals') }}",
+        "{{ x | sum(attribute='__class__.__mro__', start=()) }}",
+        "{{ x | unique(attribute='__y__') }}",
+        "{{ x | max(attribute='_y') }}",
+        "{{ x | join('', '__y__') }}",
+        "{{ x | join(attribute='__y__') }}",
+        "{{ x | join(**{'attribute': y}) }}",
+        "{% set loop = x.y %}{{ loop('z') }}",
+        "{% set loop %}x{% endset %}{{ loop('z') }}",
+        "{% macro f(loop) %}{{ loop('z') }}{% endmacro %}{{ f(x.y) }}",
+        "{% macro f(x, loop=y.z) %}{{ loop('z') }}{% endmacro %}",
+        "{% for x in y recursive %}{% endfor %}{% set loop = x.y %}"
+        "{{ loop('z') }}",
+        "{{ loop('z') }}"}) {
     EXPECT_TRUE(DoubtOfTemplate(text).has_value()) << text;
   }
   for (
