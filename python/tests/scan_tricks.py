@@ -163,7 +163,10 @@ def joblib_changed_through_another(more):
             + _PAYLOAD + b"N" * 40 + b"N.")
 
 
-def with_address(letters=text("__array_interface__")):
+_ADDRESS = text("__array_interface__")
+
+
+def with_address(letters=_ADDRESS):
     """An object that tells NumPy to read at an address."""
     address = (b"}(" + text("data") + b"\x8a\x06AAAAAA\x89\x86"
                + text("typestr") + text("<u8") + text("shape") + b"K\x01\x85"
@@ -204,6 +207,14 @@ def class_with_methods():
 def joblib_before_code():
     return of_joblib(_WRAPPER + b")\x81", wrapper_state(_F8),
                      bytes(range(16)), evil(0)[:-1] + b"0N.")
+
+
+def many_arrays_of_joblib(count):
+    """Arrays whose numbers are opcodes, so that the file goes on as a pickle
+    behind each of them."""
+    given = wrapper_state(dtype("u1") + state(0))
+    array_between = _WRAPPER + b")\x81" + given + b"bN00"
+    return b"\x80\x02]" + array_between * count + b"."
 
 
 def two_pickles_in_safetensors(code):

@@ -145,6 +145,10 @@ bool IsKnownHint(const ConfigValue& value) {
 
 bool IsNoLangChain(const ConfigValue& value) { return value.text != "1"; }
 
+bool IsNoDottedName(const ConfigValue& value) {
+  return value.text.find('.') == value.text.npos || !ReadsLikeName(value.text);
+}
+
 bool IsNoClass(const ConfigValue& value) {
   const std::string_view last = LastPart(value.text);
   return !ReadsLikeName(value.text) || last.empty() || !IsUpper(last[0]);
@@ -170,6 +174,8 @@ namespace {
 
 constexpr std::string_view kRemoteCode =
     "programs that follow it run code from where the model is";
+constexpr std::string_view kObjectOfClass =
+    "readers make an object of the class that it names";
 constexpr std::string_view kKernel =
     "transformers loads the kernel that it names";
 constexpr std::array kValues = {
@@ -193,6 +199,11 @@ constexpr std::array kValues = {
     ValueRow{"user_script", "", "Olive runs the script that it names", IsOff},
     ValueRow{"lc", "", "LangChain makes an object of the class beside it",
              IsNoLangChain},
+    ValueRow{"$type", "", kObjectOfClass, IsNoDottedName},
+    ValueRow{"@type", "", kObjectOfClass, IsNoDottedName},
+    ValueRow{"@class", "", kObjectOfClass, IsNoDottedName},
+    ValueRow{"pythonClassName", "", "TensorFlow Datasets imports it",
+             IsNoDottedName},
     ValueRow{"plugins", "configuration.json",
              "ModelScope imports the modules that it names", IsOff},
     ValueRow{"name", "config.yaml", "pyannote imports the class that it names",

@@ -355,6 +355,22 @@ TEST(PickleTracer, AFrameThatIsTooLongEndsWithTheFile) {
   EXPECT_THAT(trace.globals, IsEmpty());
 }
 
+// Once, each name was kept as often as it was named.
+TEST(PickleTracer, KeepsLittleOfLongNames) {
+  const std::string name(4'000, 'm');
+  std::string pickle = "\x80\x04";
+  for (const char number : {'\0', '\1'}) {
+    pickle += std::string("X\xA0\x0F\0\0", 5) + name + "q" + number + "0";
+  }
+  for (int i = 0; i < 20'000; ++i)
+    pickle += "h"s + '\0' +
+              "h\x01\x93"
+              "0";
+  const Trace trace = Follow(pickle + "N.");
+  EXPECT_EQ(trace.global_count, 20'000u);
+  EXPECT_LT(trace.globals.size(), 2'100u);
+}
+
 TEST(PickleTracer, TakesNoMemoryForWhatIsClaimed) {
   for (const std::string& claim :
        {"\x8e"s + Little(uint64_t{1} << 62, 8), "B\xff\xff\xff\xff"s,

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -191,7 +192,7 @@ class Checker {
     for (size_t i = 0; i + 2 < tokens_.size(); ++i) {
       if (tokens_[i].kind == Kind::kBegin && tokens_[i + 1].text == "macro" &&
           tokens_[i + 2].kind == Kind::kName) {
-        macros_.push_back(tokens_[i + 2].text);
+        macros_.insert(tokens_[i + 2].text);
       }
     }
     for (size_t i = 0; i < tokens_.size(); ++i) {
@@ -283,8 +284,7 @@ class Checker {
     if (Has(kObjects, name)) return false;
     // A callable name must be called, and a called name must be a callable in
     // the lists.
-    const bool callable = Has(kFunctions, name) ||
-                          std::ranges::find(macros_, name) != macros_.end();
+    const bool callable = Has(kFunctions, name) || macros_.contains(name);
     const bool is_loop = name == "loop" && recurses_ && !loop_is_value_;
     return called ? callable || is_loop : !callable;
   }
@@ -293,8 +293,10 @@ class Checker {
   // not by its name.
   bool HasOneArgument(size_t i) const {
     if (!Is(i, "(")) return true;
+    constexpr size_t kMostTokens = 1000;
+    const size_t end = std::min(tokens_.size(), i + kMostTokens);
     int open = 0;
-    for (; i < tokens_.size() && tokens_[i].kind != Kind::kEnd; ++i) {
+    for (; i < end && tokens_[i].kind != Kind::kEnd; ++i) {
       if (Is(i, "(") || Is(i, "[") || Is(i, "{")) ++open;
       if (Is(i, ")") || Is(i, "]") || Is(i, "}")) --open;
       if (open == 0) return true;
@@ -353,7 +355,7 @@ class Checker {
   }
 
   std::vector<Token> tokens_;
-  std::vector<std::string_view> macros_;
+  std::set<std::string_view> macros_;
   bool recurses_ = false;       // A loop calls itself.
   bool loop_is_value_ = false;  // The loop is given away, or another value.
 };

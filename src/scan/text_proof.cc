@@ -52,6 +52,18 @@ bool ReadsLikeCode(std::string_view line) {
       return true;
     }
   }
+  // A statement of Python with a call: "with open('x') as f:".
+  constexpr std::string_view kStatements[] = {
+      "assert", "async",  "await", "class",  "def",  "del",
+      "elif",   "for",    "if",    "lambda", "not",  "print",
+      "raise",  "return", "while", "with",   "yield"};
+  const size_t call = line.find('(');
+  const bool ends_so = line.ends_with(':') || line.ends_with(')');
+  if (std::ranges::find(kStatements, first) != std::end(kStatements) &&
+      ends_so && call != line.npos && call > 0 && line[call - 1] != ' ' &&
+      line.substr(call, 3) != "(s)") {
+    return true;
+  }
   // A call, or an assignment.
   const size_t word_end = line.find_first_of("(=");
   if (word_end != line.npos && IsIdentifier(line.substr(0, word_end)) &&
@@ -99,36 +111,46 @@ std::optional<Doubt> DoubtOfProgram(std::string_view text) {
   return std::nullopt;
 }
 
+// Returns the name of the attribute whose value is given after the sign at
+// `end`.
+std::string_view NameBefore(std::string_view text, size_t end) {
+  constexpr size_t kLongest = 256;
+  text = text.substr(0, end);
+  text = text.substr(0, text.find_last_not_of(kSpace) + 1);
+  text.remove_prefix(text.size() - std::min(text.size(), kLongest));
+  const size_t before = text.find_last_of(" \t\r\n\f\v<>'\"=");
+  return text.substr(before == text.npos ? 0 : before + 1);
+}
+
 // Browsers run scripts in XML if its elements are HTML or SVG, or if a style
 // sheet turns them into these.
 std::optional<Doubt> DoubtOfXml(std::string_view text) {
   for (const std::string_view mark :
-       {"<?xml-stylesheet", "<!ATTLIST", "<!ENTITY"}) {
+       {"<?xml-stylesheet", "<!ATTLIST", "<!ENTITY", "<java"}) {
     if (const size_t at = text.find(mark); at != text.npos) {
       return Doubt{fmt::format("{} in XML, by which it is other XML to readers",
                                Quote(mark)),
                    at};
     }
   }
-  constexpr std::string_view kClass = "class";
-  for (size_t at = text.find(kClass); at != text.npos;
-       at = text.find(kClass, at + 1)) {
-    const size_t sign = text.find_first_not_of(kSpace, at + kClass.size());
-    if (sign == text.npos || text[sign] != '=') continue;
-    const size_t quote = std::min(text.find_first_of("'\"", sign), text.size());
-    const std::string_view name =
-        text.substr(quote, text.find_first_of("'\"", quote + 1) - quote);
-    if (name.find_first_of(".&") == name.npos) continue;
-    return Doubt{"a class in XML, of which readers make an object", at};
-  }
-  for (size_t at = text.find("xmlns"); at != text.npos;
-       at = text.find("xmlns", at + 1)) {
-    const size_t begin = std::min(text.find_first_of("'\"", at), text.size());
-    const std::string_view name =
-        text.substr(begin, text.find_first_of("'\"", begin + 1) - begin);
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = std::min(text.find('=', at), text.size());
+    const size_t quote =
+        std::min(text.find_first_not_of(kSpace, begin + 1), text.size());
+    at = begin + 1;
+    if (quote == text.size() || (text[quote] != '\'' && text[quote] != '"')) {
+      continue;
+    }
+    at = std::min(text.find(text[quote], quote + 1), text.size());
+    const std::string_view value = text.substr(quote + 1, at - quote - 1);
+    const std::string_view name = NameBefore(text, begin);
+    if (name == "class" && value.find_first_of(".&") != value.npos) {
+      return Doubt{"a class in XML, of which readers make an object", begin};
+    }
+    if (!name.starts_with("xmlns")) continue;
     for (const std::string_view part : {"&", "1999/xhtml", "2000/svg"}) {
-      if (name.find(part) == name.npos) continue;
-      return Doubt{"elements in XML in which browsers run scripts", at};
+      if (value.find(part) == value.npos) continue;
+      return Doubt{"elements in XML in which browsers run scripts", begin};
     }
   }
   return std::nullopt;

@@ -1,6 +1,7 @@
 #include "scan/text_proof.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,6 +14,8 @@
 
 namespace haulway::scan {
 namespace {
+
+using testing::HasSubstr;
 
 std::string WhyOf(std::string_view text, std::string_view name) {
   const auto doubt = DoubtOfText(text, name);
@@ -79,6 +82,9 @@ TEST(TextProof, SeesValuesByWhichReadersImportCode) {
            Config{"configuration.json", R"({"plugins":["evil"]})"},
            Config{"x.json", R"({"lc":1,"type":"constructor","id":["a","B"]})"},
            Config{"x.yaml", R"({"_tar\x67et_":"os.system"})"},
+           Config{"x.json", R"({"$type":"evil.Model, Evil"})"},
+           Config{"x.json", R"({"a":{"@type":"com.evil.Model"}})"},
+           Config{"features.json", R"({"pythonClassName":"evil.Model"})"},
        }) {
     EXPECT_NE(WhyOf(text, file), "") << text;
   }
@@ -104,6 +110,8 @@ TEST(TextProof, SeesValuesByWhichReadersImportCode) {
            Config{"unet/config.json",
                   R"({"_class_name":"UNet2DConditionModel",)"
                   R"("down_block_types":["Down","Up"]})"},
+           Config{"croissant.json", R"({"@type":"sc:Dataset","a":)"
+                                    R"({"@type":"http://schema.org/x.y"}})"},
            Config{"vocab.json", R"({"lc":5,"type":1,"__class__":2,"class":3})"},
            Config{"x.json",
                   R"({"plugins":["a"],"name":"a.B","type":"1.0","fn":"a.b"})"},
@@ -222,6 +230,30 @@ TEST(TextProof, SeesNamesOfCodeInYamlAndItsKin) {
        }) {
     EXPECT_EQ(WhyOf(text, file), "") << text;
   }
+}
+
+// Texts of half a megabyte whose reading once took minutes.
+TEST(TextProof, TakesLittleTimeForTangledTexts) {
+  const auto many = [](std::string_view text) {
+    std::string whole;
+    while (whole.size() < 500'000) whole += text;
+    return whole;
+  };
+  WhyOf("<a>" + many("xmlns "), "x.xml");
+  WhyOf("<a>" + many("class= "), "x.xml");
+  WhyOf("<a " + many("xmlns='class=' "), "x.xml");
+  EXPECT_EQ(WhyOf(many("# x\n"), "x.yaml"), "");
+  EXPECT_EQ(WhyOf(many("type: a # x\n\n"), "x.yaml"), "");
+  EXPECT_THAT(WhyOf("a: " + many("&"), "x.yaml"), HasSubstr("tangled"));
+  EXPECT_THAT(WhyOf(many("type: "), "x.yaml"), HasSubstr("tangled"));
+  EXPECT_THAT(WhyOf(many("types:[a,"), "x.yaml"), HasSubstr("tangled"));
+  EXPECT_THAT(WhyOf(many("type: |"), "x.yaml"), HasSubstr("tangled"));
+  std::string macros;
+  for (int i = 0; i < 20'000; ++i) {
+    macros += fmt::format("{{% macro a{}() %}}{{% endmacro %}}{{{{ x }}}}", i);
+  }
+  EXPECT_EQ(WhyOf(macros, "x.jinja"), "");
+  WhyOf("{{ x" + many("|join(x") + " }}", "x.jinja");
 }
 
 TEST(TextProof, SeesScriptsOfXml) {

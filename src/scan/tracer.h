@@ -48,6 +48,8 @@ inline constexpr uint64_t kLongestName = 4096;
 // Limit on reported mentions of globals. Those that are not allowed are also
 // faults, with their own limit.
 inline constexpr size_t kMostGlobals = 100'000;
+// Limit on the letters in the mentions that are reported.
+inline constexpr size_t kMostLetters = 16'000'000;
 inline constexpr size_t kMostFaults = 1'000;
 // Limit on the items of one container that are checked. Picklers write 1,000 at
 // a time.
@@ -553,6 +555,7 @@ class Tracer {
   // Offset of a string that names a codec, and whether the codec is known.
   std::optional<std::pair<uint64_t, bool>> last_codec_;
   std::unordered_map<std::string, uint64_t> name_places_;
+  size_t letters_ = 0;  // In the mentions of trace_.globals.
   Trace trace_;
 
   // Place of getattr in names_, if it was named.

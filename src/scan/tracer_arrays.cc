@@ -25,9 +25,10 @@ using namespace haulway::pickle;  // Opcodes.
 
 // joblib aligns array data to this many bytes.
 constexpr uint8_t kJoblibAlignment = 16;
-// Limit on the total number of values that are copied to trace arrays as
-// pickles.
+// Limit on the total number of values that are copied, and of bytes that are
+// followed, to trace arrays as pickles.
 constexpr uint64_t kMostCopied = 100'000'000;
+constexpr uint64_t kCostOfByte = 8;
 
 }  // namespace
 
@@ -212,7 +213,9 @@ Result<Trace> Tracer::LookAsPickle() {
     End(TraceEnd::kUnclear, "too many arrays could be pickles");
     return Trace();
   }
-  return WithoutArrays(*this).Run();
+  HAULWAY_ASSIGN(Trace trace, WithoutArrays(*this).Run());
+  copied_ += kCostOfByte * trace.length;
+  return trace;
 }
 
 // Traces the pickle of an array of objects.

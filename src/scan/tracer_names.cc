@@ -68,7 +68,8 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
         fmt::format("more than {} different names", kMostGlobals));
   }
   ++trace_.global_count;
-  if (trace_.globals.size() < kMostGlobals) {
+  if (trace_.globals.size() < kMostGlobals && letters_ < kMostLetters) {
+    letters_ += full.size();
     trace_.globals.push_back(
         {std::string(resolved.module), std::string(resolved.name),
          fmt::format("{}.{}", module, name), op_ - begin_, allowed});

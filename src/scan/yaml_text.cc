@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "haulway/options.h"
 #include "safetensors/refusal_values.h"
 #include "scan/file_names.h"
 #include "scan/template_proof.h"
@@ -116,6 +117,7 @@ class PairWalk {
 
   std::optional<Doubt> Walk() {
     for (size_t at = 0; at < text_.size();) {
+      if (auto doubt = DoubtOfTangle(at)) return doubt;
       if (text_[at] == '&') {
         if (auto doubt = DoubtOfAnchor(at)) return doubt;
       }
@@ -133,12 +135,19 @@ class PairWalk {
       if (!Matters(facts)) continue;
       if (auto doubt = DoubtOfItems(facts, value)) return doubt;
     }
-    return std::nullopt;
+    return DoubtOfTangle(text_.size());
   }
 
  private:
   static constexpr size_t kNone = std::string_view::npos;
+  // Limit on the bytes looked at beside those of the walk itself: a key, an
+  // anchor or a comment could be looked at for each key before it.
+  static constexpr size_t kMostLookedAt = 32 * kMiB;
 
+  std::optional<Doubt> DoubtOfTangle(size_t at) const {
+    if (looked_at_ <= kMostLookedAt) return std::nullopt;
+    return Doubt{"a configuration that is too tangled to be followed", at};
+  }
   static bool Matters(const KeyFacts& key) {
     return key.row != nullptr || key.naming != KeyFacts::Naming::kNone;
   }
@@ -152,11 +161,21 @@ class PairWalk {
 
   // Skips white space and comments.
   size_t Skip(size_t at) const {
+    const size_t begin = at;
     for (;;) {
       at = std::min(text_.find_first_not_of(kSpace, at), text_.size());
-      if (At(at) != '#' || (at > 0 && !IsSpace(at - 1))) return at;
+      if (At(at) != '#' || (at > 0 && !IsSpace(at - 1))) break;
+      if (at >= skipped_from_ && at < skipped_to_) {
+        at = skipped_to_;  // Within comments that were skipped before.
+        break;
+      }
       at = std::min(text_.find_first_of("\r\n", at), text_.size());
     }
+    if (at == skipped_to_) return at;
+    looked_at_ += at - begin;
+    skipped_from_ = begin;
+    skipped_to_ = at;
+    return at;
   }
 
   // Returns where the value of the key that ends at `at` begins; kNone if it is
@@ -177,12 +196,15 @@ class PairWalk {
   // Returns a doubt about an anchor on a key, through which an alias can repeat
   // the key elsewhere.
   std::optional<Doubt> DoubtOfAnchor(size_t at) const {
-    const size_t begin =
-        Skip(std::min(text_.find_first_of(kSpace, at), text_.size()));
+    const size_t space =
+        std::min(text_.find_first_of(kSpace, at), text_.size());
+    const size_t begin = Skip(space);
+    looked_at_ += space - at;
     const size_t word =
         kQuotes.find(At(begin)) != kQuotes.npos ? begin + 1 : begin;
     const std::string_view key =
         text_.substr(std::min(word, text_.size()), EndOfKey(word) - word);
+    looked_at_ += key.size();
     if (!DoubtOfKey(key) && !Matters(FactsOfKey(key, {}, place_))) {
       return std::nullopt;
     }
@@ -212,6 +234,8 @@ class PairWalk {
       }
       size_t end = 0;
       const std::optional<std::string_view> item = ItemAt(at, &end);
+      looked_at_ += end - at;
+      if (auto doubt = DoubtOfTangle(at)) return doubt;
       if (!item.has_value()) return std::nullopt;
       const ConfigValue value{
           .text = *item,
@@ -233,7 +257,10 @@ class PairWalk {
     }
     const bool is_block = At(at) == '|' || At(at) == '>';
     if (is_block) {
-      at = Skip(std::min(text_.find_first_of("\r\n", at), text_.size()));
+      const size_t line =
+          std::min(text_.find_first_of("\r\n", at), text_.size());
+      looked_at_ += line - at;
+      at = Skip(line);
     }
     const char quote = At(at);
     if (kQuotes.find(quote) != kQuotes.npos && at < text_.size()) {
@@ -262,6 +289,9 @@ class PairWalk {
 
   std::string_view text_;
   const ConfigPlace& place_;
+  mutable size_t looked_at_ = 0;
+  // The last white space and comments that were skipped.
+  mutable size_t skipped_from_ = 0, skipped_to_ = 0;
 };
 
 // Returns where a text calls something outside of comments, if it is a model of

@@ -210,6 +210,12 @@ def test_what_stands_behind_an_array_of_joblib_is_followed(ground):
     assert written(report)[0] == "joblib.numpy_pickle.NumpyArrayWrapper"
 
 
+def test_many_arrays_of_joblib_end_soon():
+    # Once, each array was followed as a pickle to the end of the file.
+    report = haulway.scan(scan_tricks.many_arrays_of_joblib(8000))
+    assert report.verdict == "UNKNOWN" and "too many arrays" in report.reason
+
+
 def test_a_distributed_checkpoint_is_safe(tmp_path):
     import torch.distributed.checkpoint as dcp
 
