@@ -178,7 +178,12 @@ def gguf_with(metadata):
     values = {"general.architecture": "llama", **metadata}
     data = b"GGUF" + struct.pack("<IQQ", 3, 1, len(values))
     for key, value in values.items():
-        data += text(key) + struct.pack("<I", 8) + text(value)
+        data += text(key)
+        if isinstance(value, list):
+            data += struct.pack("<IIQ", 9, 8, len(value))
+            data += b"".join(map(text, value))
+        else:
+            data += struct.pack("<I", 8) + text(value)
     data += text("a") + struct.pack("<IQIQ", 1, 8, 0, 0)
     return data.ljust((len(data) + 31) // 32 * 32, b"\0") + bytes(32)
 
@@ -417,6 +422,8 @@ def rows():
          gguf_with({"tokenizer.chat_template": JINJA}), ("gguf",)),
         ("a template with a name in GGUF", "m.gguf",
          gguf_with({"tokenizer.chat_template.tool_use": JINJA}), ("gguf",)),
+        ("a list of templates in GGUF", "m.gguf",
+         gguf_with({"tokenizer.chat_templates": ["default", JINJA]}), ()),
         ("a template in a text", "chat_template.txt", JINJA.encode(),
          ("jinja",)),
         ("templates in JSON under another key", "prompts.json",
@@ -503,10 +510,17 @@ def rows():
             {"version": 1, "formatters": {"a": {
                 "format": "ext://canary.ran"}}}).encode(), ("dictConfig",)),
         ("a database of pickles", "m.db", database_of(evil(2)), ("database",)),
+        ("an object of .NET in JSON", "m.json",
+         b'{"$type": "System.Windows.Data.ObjectDataProvider, Presentation"}',
+         ()),
+        ("a class of TensorFlow Datasets", "features.json",
+         b'{"pythonClassName": "canary.Features"}', ()),
         ("an object in XML", "m.xml",
          b"<java class = 'java.beans.XMLDecoder'><object/></java>", ()),
         ("packages of MLflow", "conda.yaml", b"dependencies: [pip]\n", ()),
         ("what pip installs", "requirements-dev.txt", b"-e ./own\n", ()),
+        ("what pip installs for tests", "test_requirements.txt",
+         b"-e ./own\n", ()),
         ("code of transformers", "config.json",
          b'{"auto_map": {"AutoModel": "modeling.Model"}}', ()),
         *((f"{name}, which programs run", name, b'{"a": 1}', ()) for name in (

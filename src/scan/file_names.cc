@@ -203,7 +203,7 @@ NameFacts FactsOfName(std::string_view name) {
   if (const auto* row = Find(kCodeSuffixes, suffix)) {
     return {NameKind::kCode, *row};
   }
-  if (last.starts_with("requirements") && suffix == ".txt") {
+  if (last.find("requirements") != last.npos && suffix == ".txt") {
     return {NameKind::kCode, "requirements.txt"};
   }
   // The name of a shared library may end with a version: "libx.so.1".

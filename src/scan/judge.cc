@@ -183,10 +183,18 @@ bool DoesWhatIsNotAllowed(const Trace& trace) {
 std::optional<std::string> DoubtOfMetadata(const CheckpointIndex& index) {
   if (!index.metadata.has_value()) return std::nullopt;
   for (const Fact& fact : *index.metadata) {
-    const auto* text = std::get_if<std::string>(&fact.value);
-    if (text == nullptr || !IsNameOfTemplate(fact.name)) continue;
-    if (const auto doubt = DoubtOfTemplate(*text)) {
-      return fmt::format("{}; in metadata {}", doubt->why, Quote(fact.name));
+    if (!IsNameOfTemplate(fact.name)) continue;
+    std::span<const std::string> texts;
+    if (const auto* text = std::get_if<std::string>(&fact.value)) {
+      texts = {text, 1};
+    } else if (const auto* array = std::get_if<FactArray>(&fact.value)) {
+      const auto* list = std::get_if<std::vector<std::string>>(array);
+      if (list != nullptr) texts = *list;
+    }
+    for (const std::string& text : texts) {
+      if (const auto doubt = DoubtOfTemplate(text)) {
+        return fmt::format("{}; in metadata {}", doubt->why, Quote(fact.name));
+      }
     }
   }
   return std::nullopt;

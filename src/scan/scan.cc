@@ -12,6 +12,7 @@
 #include "haulway/folder.h"
 #include "haulway/open.h"
 #include "haulway/verify.h"
+#include "scan/file_names.h"
 #include "scan/judge.h"
 
 namespace haulway {
@@ -149,10 +150,20 @@ Status ScanFolder(const std::string& folder, const SourceOptions& reading,
                   fmt::format("no files in folder {}", Quote(folder)));
   }
   for (const Found& file : found) {
-    HAULWAY_TRY(
-        each(file.why_not.empty()
-                 ? ScanFound(file.path, OpenSource(file.path, reading), options)
-                 : NotRead(file.path, file.why_not)));
+    if (!file.why_not.empty()) {
+      HAULWAY_TRY(each(NotRead(file.path, file.why_not)));
+      continue;
+    }
+    auto source = OpenSource(file.path, reading);
+    HAULWAY_TRY(each(ScanFound(file.path, source, options)));
+    if (!source.ok()) continue;
+    // The other shards are in the folder, and scanned as files of it.
+    for (const std::string& shard : ShardsOf(file.path, **source, options)) {
+      if (!scan::LeavesFolder(shard)) continue;
+      HAULWAY_TRY(each(NotRead(
+          shard, fmt::format("a shard that {} names outside of its folder",
+                             Quote(file.path)))));
+    }
   }
   return Status();
 }

@@ -239,6 +239,22 @@ TEST_F(ScanPathTest, AnIndexBringsItsShards) {
   EXPECT_EQ(Verdicts("pytorch_model.bin.index.json"), expected);
 }
 
+TEST_F(ScanPathTest, AFolderHasShardsOfItsOwnOnly) {
+  Write("a/model.safetensors.index.json",
+        R"({"metadata": {}, "weight_map": {"a": "one", "b": "../two"}})");
+  Write("a/one", "some words\n");
+  Write("two", kEvil);
+  bool is_known = true;
+  status_ = ScanPath((folder_ / "a").string(), {}, [&](ScanReport report) {
+    if (report.file == "../two") {
+      is_known = report.verdict != Verdict::kUnknown;
+    }
+    return Status();
+  });
+  EXPECT_TRUE(status_.ok());
+  EXPECT_FALSE(is_known);
+}
+
 TEST(Scan, NullSourcesAreRefused) {
   EXPECT_EQ(Scan(nullptr).status().code(), Code::kInvalidArgument);
 }
