@@ -1,3 +1,11 @@
+// Design: tables of suffixes and whole names, which are compared in lower case
+// with the last component of a path or URL. A name that is in no table proves
+// nothing: a text of such a name is UNKNOWN, because a shell runs it. So what a
+// table of code lacks matters only where the name is also that of a text.
+//
+// Alternative not taken: rules by folder, as for ".github/workflows". Members
+// of archives and cached files often have no folder.
+
 #include "scan/file_names.h"
 
 #include <algorithm>

@@ -1,3 +1,12 @@
+// Design: headers are read by the rules of Python's tarfile, which accepts more
+// than others do: checksums of signed bytes, numbers with signs and
+// underscores, base 256, a prefix whatever the magic is. Where other readers
+// would read something else, the member says so (`odd`). Headers that describe
+// the next member are followed as far as they name it, and refused otherwise.
+//
+// Alternative not taken: torch's own reader of tars, which is strict, and so
+// would not see what tarfile extracts.
+
 #include "scan/tar_walk.h"
 
 #include <fmt/format.h>
