@@ -54,6 +54,7 @@ _CLASSES = {
 TYPES["collections.Counter"] = collections.Counter
 TYPES["collections.OrderedDict"] = collections.OrderedDict
 _NDARRAY = "numpy.ndarray"
+_MOST_AT_ONCE = 1000  # Items of a deque that are given to its constructor.
 _OF_NUMPY = (_NDARRAY, "numpy.dtype")
 
 
@@ -175,9 +176,13 @@ def _default_dict(factory=None):
 
 
 def _deque(items=(), most=None):
+    # pickle appends the items, but for Python 2. A range could have any number
+    # of them, and so could a list that is shared by many deques.
+    if not isinstance(items, (list, tuple)) or len(items) > _MOST_AT_ONCE:
+        raise TypeError("expected few items")
     if most is not None and type(most) is not int:
         raise TypeError("expected a length")
-    return collections.deque(tuple(items), most)
+    return collections.deque(items, most)
 
 
 # NumPy's

@@ -18,6 +18,7 @@ import haulway
 from cases import LAYOUTS, OBJECTS, V2, V3, filled
 from chance import cases
 from haulway import _haulway
+from scan_cases import torch_zip
 from torch_versions import is_as_torch_saves
 
 
@@ -492,3 +493,17 @@ def test_random_objects():
             random.choice(lists).append(random.choice(pool))
         check(pool[-1])
     check(pool)
+
+
+@pytest.mark.parametrize("items", [
+    b"cbuiltins\nrange\n(K\x00\x8a\x05\x00\xe4\x0bT\x02tR",
+    b"cbuiltins\nrange\nK\x05\x85R",
+    b"](" + b"N" * 2000 + b"e", b"X\x03\x00\x00\x00abc",
+])
+def test_a_deque_is_not_filled_by_its_constructor(items, tmp_path):
+    # A file of a few bytes took all memory: deque(range(10**10)).
+    (tmp_path / "x.pt").write_bytes(torch_zip(
+        b"\x80\x02}X\x01\x00\x00\x00accollections\ndeque\n" + items
+        + b"\x85Rs."))
+    with pytest.raises(haulway.CorruptError, match="expected few items"):
+        haulway.load(tmp_path / "x.pt")
