@@ -62,6 +62,12 @@ void Tracer::NoteText(const Line& line) {
                      line.text == fmt::format("\"{}\"", kAddress);
     return;
   }
+  // An escaped text of that content begins with it, or with an escape.
+  const size_t begin = line.text.find_first_not_of("'\"");
+  if (begin == line.text.npos ||
+      (line.text[begin] != '_' && line.text[begin] != '\\')) {
+    return;
+  }
   const auto text = TextAt(op_);
   names_address_ =
       names_address_ || (text.ok() && text->has_value() && **text == kAddress);
