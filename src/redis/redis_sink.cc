@@ -30,6 +30,7 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "haulway/options.h"
+#include "io/process_sink.h"
 #include "io/spool.h"
 #include "redis/redis.h"
 #include "redis/redis_connection.h"
@@ -540,7 +541,7 @@ Result<std::unique_ptr<ByteSink>> OpenSink(std::string_view uri,
                                            const ConnectOptions& connect) {
   HAULWAY_ASSIGN(Target target, ParseTarget(uri, server));
   target.options = connect;
-  return std::unique_ptr<ByteSink>(
+  return MakeProcessSink(
       std::make_unique<Sink>(std::move(target), options.existing));
 }
 

@@ -35,6 +35,7 @@
 #include "base/text.h"
 #include "haulway/open.h"
 #include "haulway/options.h"
+#include "io/process_sink.h"
 #include "s3/part_plan.h"
 #include "s3/s3_client.h"
 #include "s3/xml.h"
@@ -609,8 +610,8 @@ Result<std::unique_ptr<ByteSink>> OpenS3Sink(std::string_view uri,
                     "s3://BUCKET/KEY");
     }
     HAULWAY_ASSIGN(auto client, S3Client::Make(options, remote));
-    return Sink(std::make_unique<S3Sink>(std::move(client), std::move(name),
-                                         file.existing));
+    return MakeProcessSink(std::make_unique<S3Sink>(
+        std::move(client), std::move(name), file.existing));
   });
 }
 

@@ -1,13 +1,16 @@
 """Uploads to S3 by the command, with moto's server."""
 
+import io
 import json
 import os
+import signal
 
 import pytest
 import safetensors.torch
 import torch
 
 import haulway
+import haulway.archive
 from http_server import FaultServer
 from remote_servers import body_of
 
@@ -171,3 +174,22 @@ def test_profiles_are_read(run, tmp_path, client, environment, endpoint):
     (tmp_path / "f").write_bytes(b"by process")
     run("put", "f", "s3://bkt/k", env=only | {"AWS_PROFILE": "p"})
     assert body_of(client, "k") == b"by process"
+
+
+def test_a_forked_child_leaves_the_upload_of_its_parent_alone(
+        client, environment, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    data = os.urandom(30 << 20)
+    writer = haulway.archive.PyTorchFileWriter("s3://bkt/x.pt")
+    writer.write_record("data/0", data)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        del writer
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.write_end_of_file()
+    reader = haulway.archive.PyTorchFileReader(
+        io.BytesIO(body_of(client, "x.pt")))
+    assert reader.get_record("data/0") == data
