@@ -19,6 +19,7 @@
 #include "base/digest.h"
 #include "base/posix.h"
 #include "base/text.h"
+#include "io/file_system.h"
 
 namespace haulway::convert {
 
@@ -116,10 +117,8 @@ Status HeaderJournal::Remove() const {
   }
   if (durability_ == Durability::kNone) return Status();
   // If a removed journal reappears after a power failure, it is stale but
-  // harmless, so errors of fsync() are ignored.
-  const UniqueFd folder(
-      ::open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() >= 0) (void)::fsync(folder.get());
+  // harmless, so errors of syncing are ignored.
+  (void)SyncFolder(FolderOf(path_));
   return Status();
 }
 

@@ -1,6 +1,5 @@
 #include "convert/model_folder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,12 +12,12 @@
 #include <system_error>
 #include <utility>
 
-#include "base/posix.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "convert/shards.h"
 #include "dcp/dcp_writer.h"
 #include "haulway/folder.h"
+#include "io/file_system.h"
 
 namespace haulway::convert {
 
@@ -143,13 +142,7 @@ Status ModelFolder::Make() const {
 
 Status ModelFolder::Sync(const std::string& folder) const {
   if (durability_ == Durability::kNone) return Status();
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EACCES: it cannot be read. EINVAL: its file system cannot sync folders.
-  if ((fd.get() < 0 && errno != EACCES) ||
-      (fd.get() >= 0 && ::fsync(fd.get()) != 0 && errno != EINVAL)) {
-    return Status::FromErrno(errno, "cannot sync a folder").Of(folder);
-  }
-  return Status();
+  return SyncFolder(folder);
 }
 
 Result<std::vector<std::string>> ModelFolder::RemoveOthers(

@@ -35,6 +35,7 @@
 #include "haulway/sink.h"
 #include "io/access_list.h"
 #include "io/direct_writer.h"
+#include "io/file_system.h"
 #include "io/own_mappings.h"
 #include "io/write_route.h"
 
@@ -437,7 +438,7 @@ class FileSink : public ByteSink {
       return Failed("cannot replace");
     }
     temporary_.clear();
-    return SyncFolder();
+    return durable() ? SyncFolder(target_.folder(), fd_.get()) : Status();
   }
 
   // Renames the temporary. Fails if the name exists.
@@ -517,26 +518,6 @@ class FileSink : public ByteSink {
       return Failed("cannot finish");
     }
     RemoveTemporary();
-    return Status();
-  }
-
-  Status SyncFolder() const {
-    if (!durable()) return Status();
-    const UniqueFd folder(Retry([&] {
-      return ::open(target_.folder().c_str(),
-                    O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    }));
-    if (folder.get() < 0 && errno == EACCES) {
-      // Files may be made in the folder, but it cannot be read.
-      if (::syncfs(fd_.get()) == 0) return Status();
-      return Failed("cannot sync the file system of");
-    }
-    // EINVAL: the file system cannot sync folders.
-    if (folder.get() < 0 ||
-        (Retry([&] { return ::fsync(folder.get()); }) != 0 &&
-         errno != EINVAL)) {
-      return Failed("cannot sync the folder of");
-    }
     return Status();
   }
 

@@ -1,10 +1,15 @@
 #include "io/file_system.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
+
+#include "base/posix.h"
+#include "base/text.h"
 
 namespace haulway {
 
@@ -49,6 +54,33 @@ FileSystem FileSystemOf(int fd) {
     if (known.magic == magic) return {known.name, known.remote, known.leases};
   }
   return {fmt::format("{:#x}", magic), false, false};
+}
+
+Status SyncFolder(const std::string& folder, int file) {
+  const auto failed = [&] {
+    return Status::FromErrno(
+        errno, fmt::format("cannot sync the folder {}", Quote(folder)));
+  };
+  int fd = -1;
+  do {
+    fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  const UniqueFd opened(fd);
+  if (fd < 0 && errno == EACCES) {
+    if (file < 0) {
+      ::sync();
+    } else if (::syncfs(file) != 0) {
+      return failed();
+    }
+    return Status();
+  }
+  if (fd < 0) return failed();
+  int result = 0;
+  do {
+    result = ::fsync(fd);
+  } while (result != 0 && errno == EINTR);
+  // EINVAL: the file system cannot sync folders.
+  return result == 0 || errno == EINVAL ? Status() : failed();
 }
 
 }  // namespace haulway

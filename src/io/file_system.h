@@ -1,8 +1,10 @@
-// Identifies the file system of a file.
+// Identifies the file system of a file, and syncs folders.
 
 #pragma once
 
 #include <string>
+
+#include "haulway/status.h"
 
 namespace haulway {
 
@@ -16,5 +18,11 @@ struct FileSystem {
 };
 
 FileSystem FileSystemOf(int fd);
+
+// Syncs the entries of a folder. If the folder cannot be read, syncs the whole
+// file system of `file`, an open file in the folder; without one, all file
+// systems. File systems that cannot sync folders are left alone. Fails with the
+// error of the system, which names the folder.
+Status SyncFolder(const std::string& folder, int file = -1);
 
 }  // namespace haulway

@@ -20,6 +20,7 @@
 #include "base/thread_pool.h"
 #include "haulway/open.h"
 #include "haulway/options.h"
+#include "io/file_system.h"
 #include "net/arrivals.h"
 
 // Design: the file is divided into grains. Threads read blocks of many grains,
@@ -369,9 +370,7 @@ class Downloading {
           errno, fmt::format("cannot write {}", Quote(names_.target)));
     }
     ::unlink(names_.state.c_str());
-    const UniqueFd folder(
-        ::open(names_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (folder.get() >= 0) ::fsync(folder.get());
+    (void)SyncFolder(names_.folder, part_.get());
     return Status();
   }
 
