@@ -12,6 +12,17 @@
 
 namespace haulway::convert {
 
+namespace {
+
+bool IsSameFile(const std::string& a, const std::string& b) {
+  struct stat first {};
+  struct stat second {};
+  return stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+}  // namespace
+
 void CopyMetadata(const CheckpointIndex& index, Format to,
                   std::span<const Fact> set, TensorsToWrite* all,
                   std::vector<LeftOut>* left_out) {
@@ -87,27 +98,16 @@ void EditPairs(const FileEdit& edit,
 }
 
 bool IsFile(const ByteSource& source, const std::string& path) {
-  struct stat old {};
-  struct stat target {};
-  return stat(std::string(source.name()).c_str(), &old) == 0 &&
-         stat(path.c_str(), &target) == 0 && old.st_dev == target.st_dev &&
-         old.st_ino == target.st_ino;
+  return IsSameFile(std::string(source.name()), path);
 }
 
 bool IsFileOf(const Checkpoint& from, const std::string& path) {
-  struct stat target {};
-  if (stat(path.c_str(), &target) != 0) return false;
-  const auto is_target = [&](const std::string& name) {
-    struct stat found {};
-    return stat(name.c_str(), &found) == 0 && found.st_dev == target.st_dev &&
-           found.st_ino == target.st_ino;
-  };
   const std::string source(from.source().name());
   const std::string beside = source.substr(0, source.find_last_of('/') + 1);
-  return is_target(source) ||
+  return IsSameFile(source, path) ||
          std::ranges::any_of(from.index().parts, [&](const Part& part) {
            const std::string name(part.name);
-           return is_target(name) || is_target(beside + name);
+           return IsSameFile(name, path) || IsSameFile(beside + name, path);
          });
 }
 
