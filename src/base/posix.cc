@@ -4,8 +4,8 @@
 // split, because Linux moves at most 2 GiB at once. errno becomes a Status
 // where it arises, with the path or the byte. The quotas of processors are read
 // from the files of cgroups (version 2) at each use: they may change while a
-// process runs, and reading them takes microseconds. The groups of version 1
-// are left out.
+// process runs, and reading them takes some ten microseconds. The groups of
+// version 1 are left out.
 
 #include "base/posix.h"
 

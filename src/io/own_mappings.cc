@@ -32,7 +32,7 @@ struct Mapping {
   char access[5] = {};  // As in proc(5), e.g. "rw-p".
   unsigned long long inode = 0;
 
-  std::string name;  // Of the file; empty if the kernel knows none.
+  std::string name;  // The file's path; empty if the kernel knows none.
 
   bool is_private() const { return access[3] == 'p'; }
   bool is_writable() const { return access[1] == 'w'; }

@@ -1,9 +1,9 @@
 """Opens paths, bytes, file objects and lists of them as sources."""
 
-# Design: a path is opened by the library. Of a file object, the way of reading
-# is the fastest that is certain to give the object's own bytes: through its
-# descriptor, if it is one of Python's own types over a regular file; by ranges,
-# if it can seek; otherwise it is read whole, at once. Faults of use that every
+# Design: the library opens a path. A file object is read in the fastest way that
+# is certain to give the object's own bytes: through its descriptor, if it is one
+# of Python's own types over a regular file; by ranges, if it can seek; otherwise
+# whole, at once. Faults of use that every
 # way would report differently (an object that is open as text, or at its end)
 # are looked for here.
 
