@@ -43,12 +43,17 @@ int fstat64(int fd, struct stat64* out) {
   return __fxstat(LAYOUT, fd, (struct stat*)out);
 }
 
-// glibc links this into every shared library, with a handle of its own.
+// glibc links these two into every shared library, with a handle of its own.
 extern int __cxa_atexit(void (*)(void*), void*, void*);
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void*);
 extern void* __dso_handle __attribute__((visibility("hidden")));
 
 int atexit(void (*function)(void)) {
   return __cxa_atexit((void (*)(void*))function, NULL, &__dso_handle);
+}
+
+int pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void)) {
+  return __register_atfork(before, parent, child, &__dso_handle);
 }
 
 // glibc 2.36. As in glibc, ends the process if there is no randomness.

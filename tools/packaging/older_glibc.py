@@ -5,6 +5,7 @@ versions of their symbols up to GLIBC, and no code. Functions that newer systems
 added are then missing, and come from older_glibc.c.
 """
 
+import hashlib
 import pathlib
 import re
 import subprocess
@@ -80,10 +81,12 @@ def make_all(folder, machine):
         make_stand_in(machine.root / f"lib/{machine.triple}/{name}", name, folder,
                       compiler)
     source = pathlib.Path(__file__).with_name("older_glibc.c")
+    # Another source has another name: an extension that is there is linked anew.
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
+    missing = folder / f"older_glibc-{digest}.o"
     subprocess.run([compiler, "-O2", "-fPIC", "-fvisibility=hidden", "-fno-builtin",
-                    "-c", source, "-o", folder / "older_glibc.o"],
-                   check=True)
-    return (f"{folder}/older_glibc.o -L{folder} -static-libstdc++ "
+                    "-c", source, "-o", missing], check=True)
+    return (f"{missing} -L{folder} -static-libstdc++ "
             "-Wl,--no-as-needed -lpthread -ldl -lm -lrt "
             f"-l:{machine.loader.split('.so')[0]}.so "
             "-Wl,--as-needed")
