@@ -11,6 +11,8 @@ import sys
 import zipfile
 
 import interpreters
+import toolchain
+from toolchain import THIS
 from wheel import REQUIREMENTS, TAG, find_pythons, tag_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -18,6 +20,10 @@ FOLDER = ROOT / "build/package"
 # sid has the newest Python. Debian 11 has none that Haulway supports: the one
 # tested there is built from the source of Debian 12.
 RELEASES = ("bullseye", "bookworm", "trixie", "sid")
+# Another machine's programs run under qemu-user, where two releases take as long
+# as these four.
+RELEASES_OF_ANOTHER = RELEASES[:2]
+KERNEL_TABLE = pathlib.Path("/proc/sys/fs/binfmt_misc")
 
 
 def run(*command, check=True, **options):
@@ -25,15 +31,31 @@ def run(*command, check=True, **options):
                           **options)
 
 
-def bare_root(release):
+def run_programs_of(machine):
+    """Tells the kernel to run another machine's programs under qemu-user, inside
+    roots as well."""
+    program = f"qemu-{machine.name}"
+    if not (KERNEL_TABLE / "register").exists():
+        run("mount", "-t", "binfmt_misc", "binfmt_misc", KERNEL_TABLE)
+    if not (KERNEL_TABLE / program).exists():
+        (KERNEL_TABLE / "register").write_bytes(
+            pathlib.Path(f"/usr/lib/binfmt.d/{program}.conf").read_bytes().strip())
+
+
+def place_of_root(release, machine):
+    return FOLDER / "roots" / f"{release}{machine.suffix}"
+
+
+def bare_root(release, machine=THIS):
     """Makes a minimal system with Python once; returns a fresh copy."""
-    base = FOLDER / "roots" / release
+    base = place_of_root(release, machine)
     if not (base / "done").exists():
-        print(f"making a bare {release}", flush=True)
+        print(f"making a bare {base.name}", flush=True)
         shutil.rmtree(base, ignore_errors=True)
-        run("debootstrap", "--variant=minbase", "--include=python3,python3-venv",
-            release, base, interpreters.mirror(), stdout=subprocess.DEVNULL)
-        if release == "bullseye":
+        run("debootstrap", f"--arch={machine.debian}", "--variant=minbase",
+            "--include=python3,python3-venv", release, base, interpreters.mirror(),
+            stdout=subprocess.DEVNULL)
+        if release == "bullseye" and machine.is_this:
             add_python(base)
         (base / "done").touch()
     root = copy_of(base)
@@ -125,8 +147,14 @@ def make_certificates(folder):
                                        + (folder / "server.key").read_text())
 
 
+def machine_of(wheel):
+    return next(one for one in toolchain.MACHINES.values()
+                if wheel.stem.endswith(one.platform))
+
+
 def check_wheel(wheel):
     """Checks what can be checked of a wheel without installing it."""
+    machine = machine_of(wheel)
     said = run("auditwheel", "show", wheel, capture_output=True).stdout
     platform = wheel.name.removesuffix(".whl").rsplit("-", 1)[1]
     assert f'"{platform}"' in " ".join(said.split()), said
@@ -142,10 +170,11 @@ def check_wheel(wheel):
                 assert place.encode() not in content, (one, place)
     extension = FOLDER / wheel.with_suffix(".so").name
     extension.write_bytes(data)
-    shown = run("nm", "-D", "--defined-only", extension, capture_output=True).stdout
+    nm = machine.tool("nm")
+    shown = run(nm, "-D", "--defined-only", extension, capture_output=True).stdout
     assert [line.split()[-1] for line in shown.splitlines()] == ["PyInit__haulway"]
     # All other symbols come from a system library, with a version.
-    asked = run("nm", "-D", "--undefined-only", extension, capture_output=True).stdout
+    asked = run(nm, "-D", "--undefined-only", extension, capture_output=True).stdout
     for kind, symbol in (line.split() for line in asked.splitlines()):
         assert kind == "w" or "@" in symbol or symbol.startswith(("Py", "_Py")), symbol
     sections = run("readelf", "-W", "-d", "-l", "-S", extension,
@@ -168,10 +197,10 @@ def fits(name, tag):
                           <= int(tag.removeprefix("cp3")))
 
 
-def check_symbols(extensions, release):
+def check_symbols(extensions, release, machine):
     """Checks that a release of Debian has all symbols that the extensions
     need."""
-    root = bare_root(release)
+    root = bare_root(release, machine)
     for extension in extensions:
         shutil.copy(extension, root / "root")
         # Python's own symbols are in the program that loads it.
@@ -180,13 +209,14 @@ def check_symbols(extensions, release):
         wrong = [line for line in missing.splitlines() if "not found" in line or
                  ("undefined symbol" in line and not re.search(r" _?Py", line))]
         assert not wrong, (extension, wrong)
-    print(f"  {release}: no library and no symbol is missing", flush=True)
+    print(f"  {release}{machine.suffix}: no library and no symbol is missing",
+          flush=True)
 
 
 def use_wheel(wheel, certificates, release, python, shared=()):
     """Installs, uses and removes the wheel with one Python in a minimal
     system."""
-    root = bare_root(release)
+    root = bare_root(release, machine_of(wheel))
     shutil.copytree(certificates, root / "root/certificates")
     shutil.copy(wheel, root / "root")
     inside(root, f"""
@@ -200,10 +230,12 @@ venv/bin/pip uninstall -q -y haulway
     print(f"  {release}: {wheel.name} used with {python} and removed", flush=True)
 
 
-def test_wheels(wheels, certificates):
-    """Uses each wheel with the Pythons of the minimal systems, and with those
-    of this system in a minimal one of its release. Returns the wheels that no
-    Python accepted."""
+def test_wheels(wheels, certificates, machine):
+    """Uses each wheel with the Pythons of the minimal systems, and, on this
+    machine, with those of this system in a minimal one of its release. Returns
+    the wheels that no Python accepted."""
+    if not machine.is_this:
+        run_programs_of(machine)
     extensions = [check_wheel(wheel) for wheel in wheels]
     unused = set(wheels)
 
@@ -213,17 +245,19 @@ def test_wheels(wheels, certificates):
                 use_wheel(wheel, certificates, release, python, shared)
                 unused.discard(wheel)
 
-    for release in RELEASES:
-        check_symbols(extensions, release)
-        root = FOLDER / "roots" / release
+    for release in RELEASES if machine.is_this else RELEASES_OF_ANOTHER:
+        check_symbols(extensions, release, machine)
+        root = place_of_root(release, machine)
         python = "/usr/local/bin/python3"
         if not (root / python[1:]).exists():
             python = "/usr/bin/python3"
         tag = inside(root, f'{python} -c "{TAG}"', capture_output=True).stdout
         use_with(release, python, tag.strip())
-    for python in [*find_pythons(), *interpreters.built(FOLDER / "interpreters")]:
-        if not python.is_relative_to("/usr"):
-            use_with(this_release(), python, tag_of(python), python.parents[1])
+    if machine.is_this:
+        of_this = (*find_pythons(), *interpreters.built(FOLDER / "interpreters"))
+        for python in of_this:
+            if not python.is_relative_to("/usr"):
+                use_with(this_release(), python, tag_of(python), python.parents[1])
     return sorted(one.name for one in unused)
 
 
@@ -326,7 +360,11 @@ def main():
     debs = sorted(folder.glob("*.deb"))
     if not (wheels or sdists or debs):
         raise SystemExit(f"nothing to test in {folder}")
-    unused = test_wheels(wheels, certificates) if wheels else []
+    unused = []
+    for machine in toolchain.MACHINES.values():
+        mine = [wheel for wheel in wheels if machine_of(wheel) == machine]
+        if mine:
+            unused += test_wheels(mine, certificates, machine)
     for sdist in sdists:
         test_sdist(sdist, certificates)
     if debs:

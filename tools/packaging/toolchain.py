@@ -25,6 +25,7 @@ class Machine:
     """What a wheel is made for."""
 
     name: str  # As the kernel and the platform tag have it.
+    debian: str  # As Debian has it.
     loader: str  # The file name of the C library's loader.
     openssl: str  # As OpenSSL's Configure has it.
     flags: tuple[str, ...]  # The compiler's, for this machine alone.
@@ -66,11 +67,13 @@ class Machine:
 
 
 MACHINES = {machine.name: machine for machine in (
-    Machine("x86_64", "ld-linux-x86-64.so.2", "linux-x86_64",
+    Machine("x86_64", "amd64", "ld-linux-x86-64.so.2", "linux-x86_64",
             ("-fcf-protection=full",)),
-    Machine("aarch64", "ld-linux-aarch64.so.1", "linux-aarch64",
+    Machine("aarch64", "arm64", "ld-linux-aarch64.so.1", "linux-aarch64",
             ("-mbranch-protection=standard",)),
 )}
+
+THIS = MACHINES[platform.machine()]
 
 # Flags for the libraries in a wheel: the linker drops sections without
 # references, and none of their symbols is visible.
