@@ -92,7 +92,7 @@ constexpr std::span<const std::string_view> WordsOf(Durability) {
 // The option `durability` of every struct that has one.
 inline constexpr std::string_view kDurabilityMeaning =
     "'full': the file survives a loss of power; 'none': it appears complete, "
-    "but may be lost if the machine stops";
+    "but may be lost or incomplete if the machine stops";
 constexpr Option DurabilityOption(std::string_view calls) {
   return {.calls = calls,
           .flag = "--no-sync",
