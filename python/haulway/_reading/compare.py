@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 
 from .. import _haulway
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, NotFoundError
 from .._options import OPENING, READING, check_flag, text
 from .._writing.call import Writing, writes
 from .call import Reading, reads
@@ -61,11 +61,13 @@ def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
     and `mean_abs` (over the finite differences), and the number of elements
     that are `nan` or `inf` in at least one of the two.
 
-    Raises Error if a file cannot be read, or a checksum differs.
+    Raises NotFoundError if `include` and `exclude` select no tensor of a or b,
+    and Error if a file cannot be read, or a checksum differs.
     """
     reading = _not_mapped(Reading("diff", options, DIFFING))
-    return as_report(_haulway.diff(
-        reading.open(a), reading.open(b), matcher(include, exclude),
+    names = matcher(include, exclude)
+    report = as_report(_haulway.diff(
+        reading.open(a), reading.open(b), names,
         {
             "ignore_dtype": check_flag("ignore_dtype", ignore_dtype),
             "atol": _tolerance("atol", atol), "rtol": _tolerance("rtol", rtol),
@@ -73,6 +75,9 @@ def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
         },
         reading.progress,
     ))
+    if names is not None and report and report.same == 0:
+        raise NotFoundError("include and exclude select no tensor", "kNotFound")
+    return report
 
 
 @reads(COMPARING)
