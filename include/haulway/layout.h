@@ -127,16 +127,18 @@ class HAULWAY_EXPORT Layout {
       std::span<const std::span<const std::byte>> pieces) const {
     for (size_t i = 0; i < encoders.size(); ++i) encoders[i]->Digest(pieces[i]);
   }
-  // Offset at which the file is split into two, for MakeSplitSink(); 0: not
+  // Offset at which the file is split into two, for OpenSplitSink(); 0: not
   // split.
   virtual uint64_t split() const { return 0; }
 };
 
-// Makes a sink of two files: the bytes before `split` go to `first`, the rest
-// go to `second`, starting at its byte 0. `second` is committed first.
-HAULWAY_EXPORT std::unique_ptr<ByteSink> MakeSplitSink(
-    std::unique_ptr<ByteSink> first, std::unique_ptr<ByteSink> second,
-    uint64_t split);
+// Opens a sink of two local files: the bytes before `split` go to `path`, the
+// rest go to a new file `data_file` beside it, starting at its byte 0. The data
+// file is committed first. Fails with kInvalidArgument if the data file exists
+// or is what `path` leads to, and as OpenFileSink() does.
+HAULWAY_EXPORT Result<std::unique_ptr<ByteSink>> OpenSplitSink(
+    const std::string& path, const std::string& data_file, uint64_t split,
+    const FileSinkOptions& options = {});
 
 // Joins the layouts of archives to that of a data file, in which they follow
 // one another without a gap. All must digest alike.

@@ -135,7 +135,7 @@ struct TensorizerOptions {
   // Text by key, stored with the tensors. Not with kSegmentsPr170.
   std::vector<std::pair<std::string, std::string>> metadata;
   // The name of a file beside this one that holds the data; empty: none. Write
-  // the layout through MakeSplitSink(). Not with kSegmentsPr170.
+  // the layout through OpenSplitSink(). Not with kSegmentsPr170.
   std::string data_file;
 };
 

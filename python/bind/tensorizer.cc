@@ -19,11 +19,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -36,6 +34,8 @@
 #include "bind/tensorizer_inputs.h"
 #include "bind/writing.h"
 #include "haulway/checkpoint.h"
+#include "haulway/folder.h"
+#include "haulway/layout.h"
 #include "haulway/sink.h"
 #include "haulway/source.h"
 
@@ -125,52 +125,19 @@ nb::bytes DeriveKey(nb::handle passphrase, uint64_t operations,
                    key.bytes().size());
 }
 
-// Returns whether `path`, or the last of its symbolic links, is `name`.
-bool LeadsTo(std::filesystem::path path, const std::filesystem::path& name) {
-  constexpr int kMostLinks = 40;  // The limit of Linux.
-  std::error_code error;
-  const auto full = [&](const std::filesystem::path& one) {
-    return std::filesystem::absolute(one, error).lexically_normal();
-  };
-  for (int i = 0; i < kMostLinks; ++i) {
-    if (full(path) == full(name)) return true;
-    if (!std::filesystem::is_symlink(path, error)) return false;
-    path = path.parent_path() / std::filesystem::read_symlink(path, error);
-  }
-  return false;
-}
-
 // Opens the sink of a file, or a split sink if it has a data file.
 std::unique_ptr<ByteSink> OpenTarget(nb::object target,
                                      const TensorizerOptions& options,
                                      const FileSinkOptions& file,
                                      const Layout& layout) {
   if (options.data_file.empty()) return OpenSink(std::move(target), file);
-  if (!PyUnicode_Check(target.ptr())) {
+  const auto name = TargetName(target);
+  const auto path = name.has_value() ? LocalPath(*name) : std::nullopt;
+  if (!path.has_value() || *path == "-") {
     Raise(Status(Code::kInvalidArgument,
                  "a data file needs a path to lie beside"));
   }
-  const std::string path = *TargetName(target);
-  const std::string data =
-      path.substr(0, path.rfind('/') + 1) + options.data_file;
-  // The data file may belong to the existing file of this name. A link may
-  // lead to the file itself.
-  std::error_code none;
-  if (std::filesystem::exists(std::filesystem::symlink_status(data, none))) {
-    Raise(Status(Code::kInvalidArgument,
-                 "data file exists already, and may be another's")
-              .Of(data));
-  }
-  if (LeadsTo(path, data)) {
-    Raise(Status(Code::kInvalidArgument,
-                 "data file has the name of the file itself")
-              .Of(data));
-  }
-  FileSinkOptions anew = file;
-  anew.existing = Existing::kRefuse;
-  auto first = OpenSink(std::move(target), file);
-  auto second = OpenSink(nb::cast(data), anew);
-  return MakeSplitSink(std::move(first), std::move(second), layout.split());
+  return Unwrap(OpenSplitSink(*path, options.data_file, layout.split(), file));
 }
 
 // How a file is written. `writing` has the options of TensorizerOptions and

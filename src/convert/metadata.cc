@@ -1,7 +1,6 @@
 #include "convert/metadata.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,19 +8,9 @@
 
 #include "base/text.h"
 #include "haulway/format.h"
+#include "io/file_system.h"
 
 namespace haulway::convert {
-
-namespace {
-
-bool IsSameFile(const std::string& a, const std::string& b) {
-  struct stat first {};
-  struct stat second {};
-  return stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0 &&
-         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
-}
-
-}  // namespace
 
 void CopyMetadata(const CheckpointIndex& index, Format to,
                   std::span<const Fact> set, TensorsToWrite* all,

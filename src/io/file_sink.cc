@@ -20,7 +20,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -71,58 +70,11 @@ Status IsThere(std::string_view path) {
       fmt::format("{} is there already: expected a new name", Quote(path)));
 }
 
-// Returns whether `link`, whose text is `text`, is a link of /proc to an open
-// file that has no such name: "pipe:[7]", "model.pt (deleted)".
-bool LeadsToNameless(const std::string& link, const std::string& text) {
-  const UniqueFd fd(::open(link.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  struct statfs facts;
-  struct stat file;
-  if (fd.get() < 0 || ::fstatfs(fd.get(), &facts) != 0 ||
-      facts.f_type != PROC_SUPER_MAGIC || ::stat(link.c_str(), &file) != 0) {
-    return false;
-  }
-  struct stat named;
-  return ::stat(text.c_str(), &named) != 0 || named.st_dev != file.st_dev ||
-         named.st_ino != file.st_ino;
-}
-
-// Where a path leads.
-struct Resolved {
-  std::string path;
-  // False for an open file without a name, which only `path` leads to.
-  bool has_name = true;
-};
-
-// Follows symbolic links from `path`, including a last one whose target does
-// not exist yet. Fails with kIoError for circular links.
-Result<Resolved> Resolve(std::string path) {
-  constexpr int kMostLinks = 40;  // The limit of Linux.
-  const std::string first = path;
-  for (int i = 0; i <= kMostLinks; ++i) {
-    std::array<char, 4096> link;
-    const ssize_t length = ::readlink(path.c_str(), link.data(), link.size());
-    if (length <= 0 || static_cast<size_t>(length) == link.size()) {
-      return Resolved{std::move(path)};
-    }
-    std::string next(link.data(), static_cast<size_t>(length));
-    const size_t slash = path.rfind('/');
-    if (next.front() != '/' && slash != std::string::npos) {
-      next = path.substr(0, slash + 1) + next;
-    }
-    if (LeadsToNameless(path, next)) {
-      return Resolved{std::move(path), /*has_name=*/false};
-    }
-    path = std::move(next);
-  }
-  return Status::FromErrno(ELOOP,
-                           fmt::format("cannot follow {}", Quote(first)));
-}
-
 // A Target is the final name of the file.
 class Target {
  public:
-  explicit Target(Resolved resolved)
-      : path_(std::move(resolved.path)), has_name_(resolved.has_name) {
+  explicit Target(FinalName name)
+      : path_(std::move(name.path)), has_name_(name.has_name) {
     const size_t slash = path_.rfind('/');
     folder_ = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
     stem_ = path_.substr(slash == std::string::npos ? 0 : slash + 1)
@@ -566,8 +518,8 @@ Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
     return Status(Code::kInvalidArgument,
                   path.empty() ? "path is empty" : "path holds a NUL byte");
   }
-  HAULWAY_ASSIGN(Resolved resolved, Resolve(path));
-  Target target(std::move(resolved));
+  HAULWAY_ASSIGN(FinalName name, FollowLinks(path));
+  Target target(std::move(name));
   struct stat facts;
   const bool exists = ::stat(target.path().c_str(), &facts) == 0;
   if (path.back() == '/' || (exists && S_ISDIR(facts.st_mode))) {

@@ -2,11 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include "base/posix.h"
 #include "base/text.h"
@@ -42,6 +46,21 @@ constexpr KnownSystem kKnown[] = {
     {0x7461636f, "ocfs2", true},
 };
 
+// Returns whether `link`, whose text is `text`, is a link of /proc to an open
+// file that has no such name: "pipe:[7]", "model.pt (deleted)".
+bool LeadsToNameless(const std::string& link, const std::string& text) {
+  const UniqueFd fd(::open(link.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct statfs facts;
+  struct stat file;
+  if (fd.get() < 0 || ::fstatfs(fd.get(), &facts) != 0 ||
+      facts.f_type != PROC_SUPER_MAGIC || ::stat(link.c_str(), &file) != 0) {
+    return false;
+  }
+  struct stat named;
+  return ::stat(text.c_str(), &named) != 0 || named.st_dev != file.st_dev ||
+         named.st_ino != file.st_ino;
+}
+
 }  // namespace
 
 FileSystem FileSystemOf(int fd) {
@@ -54,6 +73,36 @@ FileSystem FileSystemOf(int fd) {
     if (known.magic == magic) return {known.name, known.remote, known.leases};
   }
   return {fmt::format("{:#x}", magic), false, false};
+}
+
+Result<FinalName> FollowLinks(std::string path) {
+  constexpr int kMostLinks = 40;  // The limit of Linux.
+  const std::string first = path;
+  for (int i = 0; i <= kMostLinks; ++i) {
+    std::array<char, 4096> link;
+    const ssize_t length = ::readlink(path.c_str(), link.data(), link.size());
+    if (length <= 0 || static_cast<size_t>(length) == link.size()) {
+      return FinalName{std::move(path)};
+    }
+    std::string next(link.data(), static_cast<size_t>(length));
+    const size_t slash = path.rfind('/');
+    if (next.front() != '/' && slash != std::string::npos) {
+      next = path.substr(0, slash + 1) + next;
+    }
+    if (LeadsToNameless(path, next)) {
+      return FinalName{std::move(path), /*has_name=*/false};
+    }
+    path = std::move(next);
+  }
+  return Status::FromErrno(ELOOP,
+                           fmt::format("cannot follow {}", Quote(first)));
+}
+
+bool IsSameFile(const std::string& a, const std::string& b) {
+  struct stat first;
+  struct stat second;
+  return ::stat(a.c_str(), &first) == 0 && ::stat(b.c_str(), &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
 Status SyncFolder(const std::string& folder, int file) {

@@ -1,4 +1,4 @@
-// Identifies the file system of a file, and syncs folders.
+// Identifies files and their file systems, follows links, and syncs folders.
 
 #pragma once
 
@@ -18,6 +18,20 @@ struct FileSystem {
 };
 
 FileSystem FileSystemOf(int fd);
+
+// Where a path leads.
+struct FinalName {
+  std::string path;
+  // False for an open file without a name, which only `path` leads to.
+  bool has_name = true;
+};
+
+// Follows symbolic links from `path`, including a last one whose target does
+// not exist yet. Fails with kIoError for circular links.
+Result<FinalName> FollowLinks(std::string path);
+
+// Returns whether both names lead to one file or folder, which exists.
+bool IsSameFile(const std::string& a, const std::string& b);
 
 // Syncs the entries of a folder. If the folder cannot be read, syncs the whole
 // file system of `file`, an open file in the folder; without one, all file

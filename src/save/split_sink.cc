@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -6,6 +8,7 @@
 #include <vector>
 
 #include "haulway/layout.h"
+#include "io/file_system.h"
 
 namespace haulway {
 
@@ -72,13 +75,37 @@ class SplitSink : public ByteSink {
   const std::string name_;
 };
 
+// Returns the folder of a path with the slash, or "".
+std::string FolderOf(const std::string& path) {
+  return path.substr(0, path.rfind('/') + 1);
+}
+
 }  // namespace
 
-std::unique_ptr<ByteSink> MakeSplitSink(std::unique_ptr<ByteSink> first,
-                                        std::unique_ptr<ByteSink> second,
-                                        uint64_t split) {
-  return std::make_unique<SplitSink>(std::move(first), std::move(second),
-                                     split);
+Result<std::unique_ptr<ByteSink>> OpenSplitSink(
+    const std::string& path, const std::string& data_file, uint64_t split,
+    const FileSinkOptions& options) {
+  const std::string data = FolderOf(path) + data_file;
+  struct stat facts;
+  if (::lstat(data.c_str(), &facts) == 0) {
+    return Status(Code::kInvalidArgument,
+                  "data file exists already, and may be another's")
+        .Of(data);
+  }
+  HAULWAY_ASSIGN(const FinalName name, FollowLinks(path));
+  const std::string folder = FolderOf(name.path);
+  if (name.path.substr(folder.size()) == data_file &&
+      IsSameFile(folder + ".", FolderOf(data) + ".")) {
+    return Status(Code::kInvalidArgument,
+                  "data file has the name of the file itself")
+        .Of(data);
+  }
+  FileSinkOptions anew = options;
+  anew.existing = Existing::kRefuse;
+  HAULWAY_ASSIGN(std::unique_ptr<ByteSink> first, OpenFileSink(path, options));
+  HAULWAY_ASSIGN(std::unique_ptr<ByteSink> second, OpenFileSink(data, anew));
+  return std::unique_ptr<ByteSink>(
+      std::make_unique<SplitSink>(std::move(first), std::move(second), split));
 }
 
 }  // namespace haulway
