@@ -64,12 +64,23 @@ def environment_of(python, folder):
     return inner
 
 
-def settings_of_another(tag, machine):
+# Prints where an interpreter's headers lie.
+HEADERS = "import sysconfig; print(sysconfig.get_path('include'))"
+
+
+def settings_of_another(python, tag, machine):
     """What tells the build system that the extension is for another machine: the
     environment, and definitions for CMake."""
     suffix = f".cpython-{tag.removeprefix('cp')}-{machine.triple}.so"
-    return ({"SETUPTOOLS_EXT_SUFFIX": suffix},
-            {"CMAKE_TOOLCHAIN_FILE": machine.cmake_file})
+    defines = {"CMAKE_TOOLCHAIN_FILE": machine.cmake_file}
+    headers = pathlib.Path(subprocess.run(
+        [python, "-c", HEADERS], check=True, text=True,
+        capture_output=True).stdout.strip())
+    if not (machine.root / headers.relative_to("/")).exists():
+        # This machine's headers serve as well: what an extension sees of them is
+        # the same for all machines with 64 bits.
+        defines["Python_INCLUDE_DIR"] = headers
+    return {"SETUPTOOLS_EXT_SUFFIX": suffix}, defines
 
 
 def make_wheel(python, out, folder, epoch, machine):
@@ -103,7 +114,7 @@ def make_wheel(python, out, folder, epoch, machine):
     }
     if not machine.is_this:
         for mine, other in zip((environment, defines),
-                               settings_of_another(tag, machine)):
+                               settings_of_another(inner, tag, machine)):
             mine.update(other)
     settings = [f"--config-settings=cmake.define.{name}={value}"
                 for name, value in defines.items()]
