@@ -306,7 +306,10 @@ Status Run(Call& call) {
   const pid_t helper =
       ::clone(Help, stack.end(),
               CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_UNTRACED, &call);
-  if (helper < 0) return Status::FromErrno(errno, "no process can be started");
+  if (helper < 0) {
+    return Refused(
+        fmt::format("no process can be started: {}", std::strerror(errno)));
+  }
   // Where Yama restricts tracing to descendants, this permits the helper.
   const bool restricted =
       ReadSmall("/proc/sys/kernel/yama/ptrace_scope").starts_with('1');

@@ -38,6 +38,7 @@ class SignalsBlocked {
 };
 
 TEST(CountCallFilters, CountsEachFilter) {
+  constexpr int kCannotBeSet = 77;
   const pid_t child = ::fork();
   if (child == 0) {
     ::sock_filter allow{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
@@ -45,13 +46,18 @@ TEST(CountCallFilters, CountsEachFilter) {
     ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     const int before = CountCallFilters();
     for (int i = 1; i <= 3; ++i) {
-      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+      if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+        ::_exit(kCannotBeSet);
+      }
       if (CountCallFilters() != before + i) ::_exit(i);
     }
     ::_exit(0);
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kCannotBeSet) {
+    GTEST_SKIP() << "no filters can be set here";
+  }
   EXPECT_EQ(status, 0);
 }
 
