@@ -38,6 +38,12 @@ class FileUnderFault : public ::testing::TestWithParam<IoMode> {
     std::ofstream(path_, std::ios::binary) << bytes_;
   }
   ~FileUnderFault() override { ::unlink(path_.c_str()); }
+  void SetUp() override {
+    const auto source = (*OpenFileSource(path_))->Reopen(GetParam());
+    if (source.status().code() == Code::kUnsupported) {
+      GTEST_SKIP() << source.status().message();
+    }
+  }
   std::shared_ptr<const ByteSource> Open() const {
     return *(*OpenFileSource(path_))->Reopen(GetParam());
   }
