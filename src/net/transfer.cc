@@ -1,6 +1,9 @@
 #include "net/transfer.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -39,6 +42,9 @@ constexpr int kMostIdleResets = 4;
 constexpr uint64_t kLeastBytesPerSecond = 1000;
 // A large buffer saves system calls for large bodies.
 constexpr long kBufferBytes = 1 << 20;
+// Bytes that the kernel takes before it has sent them. With its own limit, of
+// megabytes, a slow upload would seem to stall.
+constexpr int kMostUnsentBytes = 1 << 17;
 
 std::string_view TrimEnd(std::string_view text) {
   return text.substr(0, text.find_last_not_of("\r\n \t") + 1);
@@ -170,7 +176,7 @@ Result<CURL*> Transfer::Begin(Clock::time_point now) {
   std::string led = std::move(response_.resolved_url);
   response_ = HttpResponse();
   response_.resolved_url = std::move(led);
-  moved_then_ = moved_;
+  moved_then_ = arrived_;
   then_ = now;
   error_[0] = '\0';
   if (easy_ == nullptr) {
@@ -221,6 +227,7 @@ Status Transfer::SetUp(const HttpAttempt& attempt) {
       options_.http2 ? CURL_HTTP_VERSION_2TLS : CURL_HTTP_VERSION_1_1);
   if (options_.http2) Curl().easy_setopt(easy, CURLOPT_PIPEWAIT, 1L);
   Curl().easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  Curl().easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, OnSocket);
   Curl().easy_setopt(easy, CURLOPT_HEADERFUNCTION, OnHeader);
   Curl().easy_setopt(easy, CURLOPT_HEADERDATA, this);
   Curl().easy_setopt(easy, CURLOPT_WRITEFUNCTION, OnBody);
@@ -341,6 +348,13 @@ Status Transfer::AddHeaders(const HttpAttempt& attempt) {
   return Status();
 }
 
+int Transfer::OnSocket(void*, curl_socket_t socket, curlsocktype) {
+  // Without this option, only the stall of an upload is detected less well.
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsentBytes,
+                     sizeof(kMostUnsentBytes));
+  return CURL_SOCKOPT_OK;
+}
+
 size_t Transfer::OnHeader(char* data, size_t size, size_t count, void* self) {
   auto& transfer = *static_cast<Transfer*>(self);
   try {
@@ -352,7 +366,7 @@ size_t Transfer::OnHeader(char* data, size_t size, size_t count, void* self) {
 }
 
 Status Transfer::TakeHeader(std::string_view line) {
-  moved_ += line.size();
+  arrived_ += line.size();
   head_bytes_ += line.size();
   if (mode_ != Mode::kHead) return Status();  // A trailer.
   if (line.starts_with("HTTP/")) {
@@ -416,7 +430,7 @@ size_t Transfer::OnBody(char* data, size_t size, size_t count, void* self) {
 }
 
 Status Transfer::TakeBody(std::span<const std::byte> piece) {
-  moved_ += piece.size();
+  arrived_ += piece.size();
   received_ += piece.size();
   if (mode_ == Mode::kHead) HAULWAY_TRY(Decide());
   body_bytes_ += piece.size();
@@ -480,7 +494,6 @@ size_t Transfer::OnSend(char* data, size_t size, size_t count, void* self) {
     }
     start = end;
   }
-  transfer.moved_ += filled;
   return filled;
 }
 
@@ -492,7 +505,6 @@ size_t Transfer::ReadFile(std::span<char> out) {
                       std::as_writable_bytes(part));
   if (!broken_.ok()) return CURL_READFUNC_ABORT;
   sent_ += part.size();
-  moved_ += part.size();
   return part.size();
 }
 
@@ -506,10 +518,14 @@ bool Transfer::Stalled(Clock::time_point now) {
   if (now - then_ < options_.stall_timeout) return false;
   const auto seconds =
       std::chrono::duration<double>(options_.stall_timeout).count();
-  const bool stalled = static_cast<double>(moved_ - moved_then_) <
+  // Not what OnSend() passed on, a buffer at a time.
+  curl_off_t uploaded = 0;
+  Curl().easy_getinfo(easy_.get(), CURLINFO_SIZE_UPLOAD_T, &uploaded);
+  const uint64_t moved = arrived_ + static_cast<uint64_t>(uploaded);
+  const bool stalled = static_cast<double>(moved - moved_then_) <
                        seconds * static_cast<double>(kLeastBytesPerSecond);
   then_ = now;
-  moved_then_ = moved_;
+  moved_then_ = moved;
   return stalled;
 }
 

@@ -89,6 +89,7 @@ class Transfer {
 
   size_t ReadFile(std::span<char> out);
 
+  static int OnSocket(void*, curl_socket_t socket, curlsocktype);
   static size_t OnHeader(char* data, size_t size, size_t count, void* self);
   static size_t OnBody(char* data, size_t size, size_t count, void* self);
   static size_t OnSend(char* data, size_t size, size_t count, void* self);
@@ -125,8 +126,8 @@ class Transfer {
   bool enough_ = false;  // The rest is not wanted.
   Status broken_;        // The failure of a callback.
   uint64_t sent_ = 0;
-  uint64_t moved_ = 0;  // Bytes in both directions.
-  uint64_t moved_then_ = 0;
+  uint64_t arrived_ = 0;     // Bytes of heads and bodies, over all attempts.
+  uint64_t moved_then_ = 0;  // Bytes in both directions.
   Clock::time_point then_;
 };
 

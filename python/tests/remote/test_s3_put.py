@@ -4,6 +4,8 @@ import io
 import json
 import os
 import signal
+import socket
+import time
 
 import pytest
 import safetensors.torch
@@ -12,7 +14,7 @@ import torch
 import haulway
 import haulway.archive
 from http_server import FaultServer
-from remote_servers import body_of
+from remote_servers import ScriptedServer, body_of, store
 
 SECRET = "s3cret+/never-shown"
 
@@ -139,6 +141,34 @@ def test_what_is_missing_is_said(run, tmp_path, environment, missing, message):
     assert done.returncode != 0
     assert message in done.stderr
     assert SECRET not in done.stderr + done.stdout
+
+
+def test_a_slow_upload_does_not_stall(environment, monkeypatch):
+    """What counts is what was sent, not when the next buffer is filled."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    answer = store()
+    received = []
+
+    class Slow:
+        """A connection that takes about 1 MB/s."""
+
+        def __init__(self, one):
+            self.recv, self.sendall = one.recv, one.sendall
+            self._one = one
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+
+        def recv_into(self, memory):
+            time.sleep(0.016)
+            got = self._one.recv_into(memory[:1 << 14])
+            received.append(got)
+            return got
+
+    with ScriptedServer(lambda one: answer(Slow(one))) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3",
+                           f"http://127.0.0.1:{server.port}")
+        haulway.put(bytes(3 << 20), "s3://bkt/k", stall_timeout=0.5)
+    assert 2 << 20 < sum(received) < 4 << 20
 
 
 def test_a_missing_bucket_is_said(run, tmp_path, client, environment):
