@@ -92,9 +92,9 @@ struct HttpRequest {
   // Memory for the range, of the same length. Bytes arrive in order, so on
   // failure the first ones may have been written.
   std::span<std::byte> into;
-  // Takes the body of a 200 response, piece by piece, instead of `into` and
-  // HttpResponse::body. After the first call the request is not retried.
-  std::function<Status(std::span<const std::byte> piece)> take;
+  // Takes the body of a 200 response instead of `into` and HttpResponse::body.
+  std::vector<std::byte>* whole = nullptr;
+  uint64_t max_whole = 0;  // A longer body fails with kLimit.
   // Requires this version of the object, by If-Match or If-Unmodified-Since and
   // by checking the response.
   Validator expect;

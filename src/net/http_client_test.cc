@@ -296,13 +296,30 @@ TEST(HttpClient, TakesAWholeObjectWhereRangesAreNotServed) {
   EXPECT_THAT(MessageOf(*client, far.request),
               HasSubstr("kUnsupported: the server does not serve ranges"));
   Part taken(server.Url(), 0, 10);
-  std::string all;
-  taken.request.take = [&](std::span<const std::byte> piece) {
-    all.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-    return Status();
-  };
+  std::vector<std::byte> all;
+  taken.request.whole = &all;
+  taken.request.max_whole = object.size();
   ASSERT_TRUE(client->Send(taken.request).ok());
-  EXPECT_EQ(all, object);
+  EXPECT_TRUE(std::ranges::equal(all, std::as_bytes(std::span(object))));
+}
+
+TEST(HttpClient, RetriesAWholeObjectFromItsStart) {
+  const std::string object = Object();
+  ScriptedServer server([&](ServedRequest& request) {
+    request.Send(fmt::format(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", object.size(),
+        object.substr(0, request.number() < 2 ? 5000 : object.npos)));
+    if (request.number() < 2) request.Close();
+  });
+  const auto client = Client();
+  Part part(server.Url(), 0, 10);
+  std::vector<std::byte> all;
+  part.request.whole = &all;
+  part.request.max_whole = object.size();
+  const auto response = client->Send(part.request);
+  ASSERT_TRUE(response.ok()) << response.status().message();
+  EXPECT_TRUE(std::ranges::equal(all, std::as_bytes(std::span(object))));
+  EXPECT_EQ(client->stats().retries, 2U);
 }
 
 TEST(HttpClient, RefusesCodedBodies) {
@@ -364,6 +381,27 @@ TEST(HttpClient, GoesBackToTheOriginalWhereARedirectHasExpired) {
   const auto response = Client()->Send(part.request);
   ASSERT_TRUE(response.ok()) << response.status().message();
   EXPECT_EQ(response->resolved_url, other.Url("/new"));
+}
+
+TEST(HttpClient, RetriesAtTheOriginalWhereARedirectFails) {
+  const std::string object = Object();
+  ScriptedServer server([&](ServedRequest& request) {
+    if (request.target() == "/broken") {
+      return request.Send("HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n");
+    }
+    if (request.target() == "/whole") return request.SendRange(object);
+    request.Send(fmt::format(
+        "HTTP/1.1 302 X\r\nLocation: {}\r\nContent-Length: 0\r\n\r\n",
+        request.number() == 0 ? "/broken" : "/whole"));
+  });
+  for (const bool resolved : {false, true}) {
+    Part part(server.Url(), 3, 10);
+    if (resolved) part.request.resolved_url = server.Url("/broken");
+    const auto response = Client()->Send(part.request);
+    ASSERT_TRUE(response.ok()) << response.status().message();
+    EXPECT_EQ(part.bytes, object.substr(3, 10));
+    EXPECT_EQ(response->resolved_url, server.Url("/whole"));
+  }
 }
 
 TEST(HttpClient, EndsRedirectsThatLeadNowhere) {

@@ -124,17 +124,7 @@ class HttpSource : public ByteSource {
         name_(std::move(name)) {}
 
   // Makes the first request.
-  Status Open() {
-    const int attempts = client_->options().retries + 1;
-    for (int left = attempts;; --left) {
-      Status status = Probe();
-      // A whole object that arrived partly cannot be resumed.
-      const bool again = took_ && left > 1 &&
-                         (status.code() == Code::kUnavailable ||
-                          status.code() == Code::kTimeout);
-      if (!again) return status;
-    }
-  }
+  Status Open();
 
   std::string_view name() const override { return name_; }
   uint64_t size() const override { return size_; }
@@ -186,7 +176,6 @@ class HttpSource : public ByteSource {
  private:
   using BlockList = std::vector<Block>;
 
-  Status Probe();
   HttpRequest Request(uint64_t offset, std::span<std::byte> out) const;
   void CopyKept(Missing missing, std::vector<Missing>* left) const;
   uint64_t HeadEnd(const BlockList& blocks) const;
@@ -216,7 +205,6 @@ class HttpSource : public ByteSource {
   const std::string name_;
   uint64_t size_ = 0;
   Validator validator_;
-  bool took_ = false;
 
   mutable std::mutex mutex_;
   mutable std::string resolved_url_;
@@ -240,24 +228,12 @@ HttpRequest HttpSource::Request(uint64_t offset,
   return request;
 }
 
-Status HttpSource::Probe() {
+Status HttpSource::Open() {
   HAULWAY_ASSIGN(const Buffer head, AllocateBuffer(kHeadBytes));
   HttpRequest request = Request(0, head.mutable_bytes());
   const auto whole = std::make_shared<std::vector<std::byte>>();
-  took_ = false;
-  const uint64_t most = target_.most_whole_bytes.value_or(MostWholeBytes());
-  request.take = [&](std::span<const std::byte> piece) {
-    took_ = true;
-    if (piece.size() > most - whole->size()) {
-      return Status(Code::kLimit,
-                    fmt::format("the server does not serve ranges, and the "
-                                "object does not fit into memory: expected at "
-                                "most {} bytes",
-                                most));
-    }
-    whole->insert(whole->end(), piece.begin(), piece.end());
-    return Status();
-  };
+  request.whole = whole.get();
+  request.max_whole = target_.most_whole_bytes.value_or(MostWholeBytes());
   // radosgw sends such a response if the object is empty.
   const auto says_nothing = [](const HttpResponse& response) {
     return response.status == 416 && response.Header("content-range").empty();

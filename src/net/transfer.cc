@@ -173,6 +173,7 @@ Result<CURL*> Transfer::Begin(Clock::time_point now) {
   broken_ = Status();
   done_before_ = done_;
   retry_after_ = std::chrono::milliseconds(0);
+  if (request_.whole != nullptr) request_.whole->clear();
   std::string led = std::move(response_.resolved_url);
   response_ = HttpResponse();
   response_.resolved_url = std::move(led);
@@ -404,7 +405,7 @@ Status Transfer::Decide() {
   mode_ = Mode::kText;
   const int status = response_.status;
   if (status != 200 && status != 206) return Status();
-  const bool takes = status == 200 && request_.take && done_ == 0;
+  const bool takes = status == 200 && request_.whole != nullptr && done_ == 0;
   if (!takes && !request_.range.has_value()) {
     if (request_.method != "GET") return Status();
     HAULWAY_ASSIGN(plan_, PlanBody(response_, std::nullopt, request_.expect));
@@ -435,8 +436,16 @@ Status Transfer::TakeBody(std::span<const std::byte> piece) {
   if (mode_ == Mode::kHead) HAULWAY_TRY(Decide());
   body_bytes_ += piece.size();
   if (mode_ == Mode::kTake) {
-    took_ = true;
-    return request_.take(piece);
+    std::vector<std::byte>& whole = *request_.whole;
+    if (piece.size() > request_.max_whole - whole.size()) {
+      return Status(Code::kLimit,
+                    fmt::format("the server does not serve ranges, and the "
+                                "object does not fit into memory: expected at "
+                                "most {} bytes",
+                                request_.max_whole));
+    }
+    whole.insert(whole.end(), piece.begin(), piece.end());
+    return Status();
   }
   if (mode_ == Mode::kText) {
     const uint64_t room = request_.max_body - response_.body.size();
@@ -530,9 +539,19 @@ bool Transfer::Stalled(Clock::time_point now) {
 }
 
 Transfer::Next Transfer::Retry(Status why) {
-  if (took_) return Fail(std::move(why));
+  // Another redirect may lead to a server that works, or to a URL that has not
+  // expired.
+  BackToOrigin();
+  redirects_ = 0;
   status_ = std::move(why).Of(Shown());
   return Next::kRetry;
+}
+
+void Transfer::BackToOrigin() {
+  resolved_ = false;
+  current_ = *origin_;
+  at_origin_ = true;
+  response_.resolved_url.clear();
 }
 
 Transfer::Next Transfer::Fail(Status why) {
@@ -596,10 +615,7 @@ Transfer::Next Transfer::Answered() {
   // The URL of an earlier redirect may have expired.
   if (resolved_ && status >= 400 && status < 500 && status != 408 &&
       status != 412 && status != 416 && status != 429) {
-    resolved_ = false;
-    current_ = *origin_;
-    at_origin_ = true;
-    response_.resolved_url.clear();
+    BackToOrigin();
     return Next::kAgain;
   }
   response_.bytes = done_;

@@ -83,6 +83,7 @@ class Transfer {
   Next Redirected(std::string_view location);
   Next Ranged();
   Next Retry(Status why);
+  void BackToOrigin();
   Next Fail(Status why);
   std::string Reason(CURLcode code) const;
   std::optional<ByteRange> Missing() const;
@@ -116,7 +117,6 @@ class Transfer {
   uint64_t done_ = 0;  // Bytes of `into`.
   uint64_t done_before_ = 0;
   uint64_t received_ = 0;
-  bool took_ = false;
 
   // State of this attempt.
   Mode mode_ = Mode::kHead;
