@@ -322,6 +322,23 @@ TEST(HttpClient, RetriesAWholeObjectFromItsStart) {
   EXPECT_EQ(client->stats().retries, 2U);
 }
 
+TEST(HttpClient, RefusesASuccessWithoutTheObject) {
+  for (const int status : {202, 203, 204, 226}) {
+    ScriptedServer server([&](ServedRequest& request) {
+      request.Send(
+          fmt::format("HTTP/1.1 {} X\r\nContent-Length: 0\r\n\r\n", status));
+    });
+    Part part(server.Url(), 0, 10);
+    std::vector<std::byte> all;
+    part.request.whole = &all;
+    EXPECT_THAT(
+        MessageOf(*Client(), part.request),
+        HasSubstr(fmt::format("kIoError: the server answers {}, without "
+                              "the object: expected 200 or 206",
+                              status)));
+  }
+}
+
 TEST(HttpClient, RefusesCodedBodies) {
   ScriptedServer server([&](ServedRequest& request) {
     request.SendRange("0123456789", "Content-Encoding: gzip\r\n");

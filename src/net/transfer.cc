@@ -645,6 +645,14 @@ Transfer::Next Transfer::Answered() {
   if (MayPass(status)) return Retry(StatusOfAnswer(response_));
   if (mode_ == Mode::kInto || status == 416) return Ranged();
   if (status >= 200 && status < 300) {
+    const bool wants_object =
+        request_.range.has_value() || request_.whole != nullptr;
+    if (wants_object && mode_ != Mode::kTake) {
+      return Fail(Status(Code::kIoError,
+                         fmt::format("the server answers {}, without the "
+                                     "object: expected 200 or 206",
+                                     status)));
+    }
     if (mode_ == Mode::kTake && plan_.length.has_value() &&
         body_bytes_ != *plan_.length) {
       return Retry(Status(Code::kUnavailable,

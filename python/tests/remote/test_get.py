@@ -181,6 +181,19 @@ def test_get_starts_anew_where_the_object_changed(tmp_path, run, command):
     assert sorted(os.listdir(tmp_path)) == ["x.bin"]
 
 
+@pytest.mark.parametrize("status", [202, 203, 204, 226])
+def test_a_success_without_the_file_replaces_nothing(tmp_path, run, status):
+    """A store that still restores the object, or a firewall's challenge."""
+    out = tmp_path / "x.bin"
+    out.write_bytes(b"old")
+    with FaultServer(lambda request: request.answer(status)) as server:
+        said = run("get", server.url(), out, code=2).stderr
+        assert f"the server answers {status}, without the object" in said
+        with pytest.raises(haulway.IoError, match="without the object"):
+            haulway.open(server.url())
+    assert out.read_bytes() == b"old"
+
+
 def test_get_does_not_keep_what_does_not_verify(nginx, model, tmp_path, run):
     url = nginx.put("broken.safetensors", model[:-7])
     out = tmp_path / "o" / "x.safetensors"
