@@ -180,6 +180,26 @@ TEST(HttpClient, NeverMixesTwoObjects) {
   EXPECT_THAT(server.requests().at(1), HasSubstr("If-Match: \"a\"\r\n"));
 }
 
+TEST(HttpClient, NeverMixesTwoObjectsInTheFirstRequest) {
+  for (const char* const validator : {"ETag: \"{}\"\r\n", ""}) {
+    ScriptedServer server([&](ServedRequest& request) {
+      const bool first = request.number() == 0;
+      const size_t size = first ? 1000 : 2000;
+      const std::string headers =
+          fmt::format(fmt::runtime(validator), first ? "a" : "b");
+      if (!first) return request.SendRange(std::string(size, 'x'), headers);
+      request.Send(
+          fmt::format("HTTP/1.1 206 X\r\nContent-Range: bytes 0-999/1000\r\n"
+                      "Content-Length: 1000\r\n{}\r\n{}",
+                      headers, std::string(300, 'o')));
+      request.Close();
+    });
+    Part part(server.Url(), 0, 1000);
+    EXPECT_THAT(MessageOf(*Client(), part.request),
+                HasSubstr("kCorrupt: the object changed while it was read"));
+  }
+}
+
 TEST(HttpClient, TriesAgainWhatMayPass) {
   ScriptedServer server([&](ServedRequest& request) {
     switch (request.number()) {

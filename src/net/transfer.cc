@@ -322,12 +322,11 @@ Status Transfer::AddHeaders(const HttpAttempt& attempt) {
   add("Expect:");
   add("Accept-Encoding: identity");
   if (!attempt.range.empty()) add("Range: " + attempt.range);
-  const Validator& expect = request_.expect;
   if (request_.method == "GET") {
-    if (expect.strong()) {
-      add("If-Match: " + expect.etag);
-    } else if (!expect.last_modified.empty()) {
-      add("If-Unmodified-Since: " + expect.last_modified);
+    if (expect_.strong()) {
+      add("If-Match: " + expect_.etag);
+    } else if (!expect_.last_modified.empty()) {
+      add("If-Unmodified-Since: " + expect_.last_modified);
     }
   }
   Status status;
@@ -408,11 +407,11 @@ Status Transfer::Decide() {
   const bool takes = status == 200 && request_.whole != nullptr && done_ == 0;
   if (!takes && !request_.range.has_value()) {
     if (request_.method != "GET") return Status();
-    HAULWAY_ASSIGN(plan_, PlanBody(response_, std::nullopt, request_.expect));
+    HAULWAY_ASSIGN(plan_, PlanBody(response_, std::nullopt, expect_));
     return Status();
   }
-  HAULWAY_ASSIGN(plan_, PlanBody(response_, takes ? std::nullopt : Missing(),
-                                 request_.expect));
+  HAULWAY_ASSIGN(
+      plan_, PlanBody(response_, takes ? std::nullopt : Missing(), expect_));
   if (plan_.total.has_value()) response_.total = plan_.total;
   mode_ = takes ? Mode::kTake : Mode::kInto;
   return Status();
@@ -543,6 +542,14 @@ Transfer::Next Transfer::Retry(Status why) {
   // expired.
   BackToOrigin();
   redirects_ = 0;
+  // The rest must belong to the object whose first bytes have arrived.
+  const bool expects_any = !expect_.etag.empty() ||
+                           !expect_.last_modified.empty() ||
+                           expect_.total.has_value();
+  if (advanced() && !expects_any) {
+    expect_ = ValidatorOf(response_);
+    expect_.total = response_.total;
+  }
   status_ = std::move(why).Of(Shown());
   return Next::kRetry;
 }
@@ -686,13 +693,12 @@ Transfer::Next Transfer::Ranged() {
       return Fail(StatusOfAnswer(response_));
     }
     response_.total = found->total;
-    if (request_.expect.total.has_value() &&
-        *request_.expect.total != *found->total) {
+    if (expect_.total.has_value() && *expect_.total != *found->total) {
       return Fail(Status(
           Code::kCorrupt,
           fmt::format("the object changed while it was read: expected {} "
                       "bytes, found {}",
-                      *request_.expect.total, *found->total)));
+                      *expect_.total, *found->total)));
     }
     if (*found->total > request_.range->offset) {
       return Fail(Status(Code::kCorrupt,

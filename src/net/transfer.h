@@ -40,7 +40,7 @@ class Transfer {
   };
 
   Transfer(const RemoteOptions& options, const HttpRequest& request)
-      : options_(options), request_(request) {}
+      : options_(options), request_(request), expect_(request.expect) {}
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
@@ -98,6 +98,7 @@ class Transfer {
 
   const RemoteOptions& options_;
   const HttpRequest& request_;
+  Validator expect_;
   std::unique_ptr<CURL, FreeEasy> easy_;
   std::unique_ptr<curl_slist, FreeList> headers_;
   std::array<char, CURL_ERROR_SIZE> error_{};
