@@ -91,9 +91,14 @@ std::string ObjectName::Shown() const {
 }
 
 Result<ObjectName> ParseObjectName(std::string_view uri) {
+  constexpr std::string_view kScheme = "s3://";
   constexpr std::string_view kVersion = "?versionId=";
+  if (LowerCase(uri.substr(0, kScheme.size())) != kScheme) {
+    return Status(Code::kInvalidArgument,
+                  "it is no s3 name: expected s3://BUCKET/KEY");
+  }
   ObjectName name;
-  std::string_view rest = uri.substr(std::min(uri.size(), uri.find("://") + 3));
+  std::string_view rest = uri.substr(kScheme.size());
   const size_t version = rest.rfind(kVersion);
   if (version != rest.npos) {
     name.version = rest.substr(version + kVersion.size());

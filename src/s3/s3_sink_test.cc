@@ -507,9 +507,11 @@ TEST(S3Source, FollowsTheStoreToItsRegionAndClock) {
 
 TEST(S3Source, RefusesNamesThatAreNone) {
   for (const char* uri : {"s3://", "s3:///k", "s3://b", "s3://b/", "s3://b c/k",
-                          "s3://arn:aws:s3:us-east-1:1:accesspoint/x/k"}) {
+                          "s3://arn:aws:s3:us-east-1:1:accesspoint/x/k",
+                          "http://b/k", "xxb/k", ""}) {
     const FakeStore store;
     EXPECT_FALSE(OpenS3Source(uri, store.Options(), Quick()).ok()) << uri;
+    EXPECT_TRUE(store.requests().empty()) << uri;
   }
 }
 
