@@ -69,6 +69,8 @@ struct Validator {
 
 enum class Verdict : uint8_t {
   kUsual,   // Handle the status as usual.
+  kAgain,   // Make the request again at once, with a new prepare(). Requires:
+            // the number of times is bounded.
   kRetry,   // Make the request again, with a new prepare(), as a retry.
   kTake,    // Return the response to the caller, whatever its status.
   kDenied,  // Fail: the credentials were refused, whatever the status.

@@ -634,6 +634,8 @@ Transfer::Next Transfer::Answered() {
     switch (request_.judge(response_)) {
       case Verdict::kTake:
         return Next::kDone;
+      case Verdict::kAgain:
+        return Next::kAgain;
       case Verdict::kRetry:
         return Retry(StatusOfAnswer(response_));
       case Verdict::kDenied:

@@ -345,7 +345,7 @@ net::Verdict S3Client::Judge(const net::HttpResponse& response,
       code == "InvalidToken") {
     const bool is_new = chain_.Renew(used);
     const std::lock_guard lock(mutex_);
-    return is_new && ++renewals_ <= kMostRenewals ? net::Verdict::kRetry
+    return is_new && ++renewals_ <= kMostRenewals ? net::Verdict::kAgain
                                                   : net::Verdict::kDenied;
   }
   const std::lock_guard lock(mutex_);
@@ -359,13 +359,13 @@ net::Verdict S3Client::Judge(const net::HttpResponse& response,
       ++region_changes_ <= kMostRegionChanges) {
     region_ = region;
     KnownRegions::OfThisProcess().Note(is_aws_ ? "" : host_, bucket, region);
-    return net::Verdict::kRetry;
+    return net::Verdict::kAgain;
   }
   if (code == "RequestTimeTooSkewed" && !skew_known_) {
     if (const auto theirs = net::ParseHttpDate(response.Header("date"))) {
       skew_ = static_cast<int64_t>(*theirs) - Now();
       skew_known_ = true;
-      return net::Verdict::kRetry;
+      return net::Verdict::kAgain;
     }
   }
   if (code == "SlowDown" || code == "RequestTimeout" ||
