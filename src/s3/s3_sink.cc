@@ -637,12 +637,15 @@ Result<uint64_t> AbortS3Uploads(std::string_view uri, const S3Options& options,
       for (const std::string_view one : s3::XmlElements(page.body, "Upload")) {
         const std::string key = s3::XmlText(one, "Key");
         if (!is_all && key != name.key) continue;
-        HAULWAY_TRY(client
-                        ->Send(client->Request(
-                            "DELETE", name.bucket, key,
-                            {{"uploadId", s3::XmlText(one, "UploadId")}},
-                            std::string(s3::kEmptyPayload)))
-                        .status());
+        Status ended = client
+                           ->Send(client->Request(
+                               "DELETE", name.bucket, key,
+                               {{"uploadId", s3::XmlText(one, "UploadId")}},
+                               std::string(s3::kEmptyPayload)))
+                           .status();
+        // It ended after it was listed.
+        if (ended.code() == Code::kNotFound) continue;
+        HAULWAY_TRY(std::move(ended));
         ++count;
       }
       if (s3::XmlText(page.body, "IsTruncated") != "true") return count;

@@ -440,6 +440,18 @@ TEST(S3Sink, EndsUploadsThatWereLeft) {
   EXPECT_EQ(*all, 2U);
 }
 
+TEST(S3Sink, EndsTheOtherUploadsIfOneHasEnded) {
+  std::atomic<bool> is_first = true;
+  FakeStore store([&](ServedRequest& request, std::string_view what) {
+    if (what != "abort" || !is_first.exchange(false)) return false;
+    FakeStore::Answer(request, "404 Not Found");
+    return true;
+  });
+  const auto ended = AbortS3Uploads("s3://b/", store.Options(), Quick());
+  ASSERT_TRUE(ended.ok()) << ended.status().message();
+  EXPECT_EQ(*ended, 1U);
+}
+
 // Rule R53 of docs/s3.md.
 TEST(PartPlan, NeedsAtMostTenThousandParts) {
   for (const uint64_t size :
