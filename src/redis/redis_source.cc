@@ -121,12 +121,16 @@ class Pool {
       HAULWAY_ASSIGN(one, Connection::Open(target_, deadline));
     }
     one->SetDeadline(deadline);
-    // After a failure the connection is closed: unread replies may be on their
-    // way.
-    HAULWAY_TRY(work(*one));
+    Status status = work(*one);
     const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(one));
-    return Status();
+    // After a failure the connection is closed: unread replies may be on their
+    // way. If it was lost, so were those that were idle as long.
+    if (status.ok()) {
+      idle_.push_back(std::move(one));
+    } else if (IsTransient(status)) {
+      idle_.clear();
+    }
+    return status;
   }
 
   const Target target_;

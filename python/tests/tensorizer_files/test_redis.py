@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 
 import numpy
@@ -18,6 +19,8 @@ import torch
 
 import haulway
 from compare import same_tensors
+from haulway._reading.source import open_source
+from haulway._reading.streams import read_range
 from haulway.tensorizer.stream_io import open_stream
 from remote_servers import ScriptedServer, certificate, free_port, redis_server
 
@@ -215,6 +218,26 @@ def test_lost_connections_are_opened_again(client, url, name):
         for key, value in tensors.items():
             client.client_kill_filter(_type="normal")
             assert torch.equal(torch.as_tensor(checkpoint[key]), value)
+
+
+def test_many_lost_connections_are_one_failure(client, url):
+    client.set("v", bytes(16))
+    source = open_source(url + "?key=v")
+    together = threading.Barrier(12)
+
+    def read():
+        together.wait()
+        for _ in range(20):
+            read_range(source, 0, 16)
+
+    threads = [threading.Thread(target=read) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # As a server does to idle connections, and when it starts again.
+    client.client_kill_filter(_type="normal")
+    assert read_range(source, 0, 16) == bytes(16)
 
 
 @pytest.mark.parametrize("name", ["m", "?key=m.npz"])
