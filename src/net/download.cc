@@ -50,7 +50,7 @@ constexpr uint64_t kGrainBytes = 128 * kKiB;
 constexpr uint64_t kMostGrains = uint64_t{1} << 24;
 // Bytes to write before waiting for the disk.
 constexpr uint64_t kSyncedTogether = 64 * kMiB;
-constexpr std::string_view kMagic = "haulway-part 2";
+constexpr std::string_view kMagic = "haulway-part 3";
 constexpr uint64_t kMostHeadBytes = 1 * kMiB;
 
 // A grain's mark in the state.
@@ -78,14 +78,28 @@ Names NamesOf(std::string_view path) {
   return names;
 }
 
-Result<UniqueFd> OpenForWriting(const std::string& path) {
-  UniqueFd fd(
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (fd.get() < 0) {
+// Opens a file in `folder`. Fails for a file that another user put there: its
+// bytes would be taken for bytes that were downloaded.
+Result<UniqueFd> OpenForWriting(const std::string& path,
+                                const std::string& folder) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  UniqueFd fd(::open(path.c_str(), kFlags | O_EXCL, 0666));
+  if (fd.get() >= 0) return fd;
+  if (errno == EEXIST) fd = UniqueFd(::open(path.c_str(), kFlags, 0666));
+  struct stat facts;
+  struct stat around;
+  if (fd.get() < 0 || ::fstat(fd.get(), &facts) != 0 ||
+      ::stat(folder.c_str(), &around) != 0) {
     return Status::FromErrno(errno,
                              fmt::format("cannot write {}", Quote(path)));
   }
-  return fd;
+  // Root and the owner of the folder can change its files anyway.
+  const bool is_trusted = facts.st_uid == ::geteuid() || facts.st_uid == 0 ||
+                          facts.st_uid == around.st_uid;
+  if (is_trusted) return fd;
+  return Status(Code::kPermissionDenied,
+                fmt::format("{} belongs to user {}: expected a file of user {}",
+                            Quote(path), facts.st_uid, ::geteuid()));
 }
 
 Status WriteAll(int fd, uint64_t offset, std::string_view text) {
@@ -99,11 +113,12 @@ uint64_t GrainBytesOf(uint64_t size) {
   return grain;
 }
 
-// Identifies the object.
+// Identifies the object. A version alone does not: servers make ETags of a time
+// and a size, which other objects may have too.
 std::string HeadOf(const ByteSource& source, std::string_view version,
                    uint64_t grain_bytes) {
-  return fmt::format("{}\n{}\n{}\n{}\n", kMagic, source.size(), grain_bytes,
-                     Escape(version));
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n", kMagic, Escape(source.name()),
+                     source.size(), grain_bytes, Escape(version));
 }
 
 // Returns a line that differs after every boot; empty if the system does not
@@ -136,7 +151,7 @@ class Downloading {
                     fmt::format("{} is a folder: expected the name of a file",
                                 Quote(names_.target)));
     }
-    HAULWAY_ASSIGN(state_, OpenForWriting(names_.state));
+    HAULWAY_ASSIGN(state_, OpenForWriting(names_.state, names_.folder));
     // A process that finished between open() and flock() has removed the file
     // that is locked here.
     struct stat named;
@@ -148,7 +163,7 @@ class Downloading {
           Code::kUnavailable,
           fmt::format("another process downloads {}", Quote(names_.target)));
     }
-    HAULWAY_ASSIGN(part_, OpenForWriting(names_.part));
+    HAULWAY_ASSIGN(part_, OpenForWriting(names_.part, names_.folder));
     HAULWAY_TRY(ReadState());
     HAULWAY_TRY(Bring());
     HAULWAY_TRY(Finish());

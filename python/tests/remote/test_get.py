@@ -144,19 +144,20 @@ def test_after_another_boot_only_what_is_on_the_disk_counts(
     data = os.urandom(9 << 20)
     out = tmp_path / "x.bin"
     state = tmp_path / ".x.bin.haulway-part.state"
+    gate = threading.Event()
 
-    def first(request):
-        if request.range[0] >= 8 << 20:
+    def handler(request):
+        if request.range[0] >= 8 << 20 and not gate.is_set():
             return request.answer(404)
         request.serve(data, ETag='"v"')
 
-    with FaultServer(first) as server:
+    with FaultServer(handler) as server:
         run("get", server.url(), out, "--connections", "1", code=None)
-    head, boot, marks = state.read_bytes().rsplit(b"\n", 2)
-    assert marks.count(b"w") == 64
-    state.write_bytes(head + b"\n" + b"0" * len(boot) + b"\n"
-                      + b"d" * 8 + marks[8:])
-    with FaultServer(lambda r: r.serve(data, ETag='"v"')) as server:
+        head, boot, marks = state.read_bytes().rsplit(b"\n", 2)
+        assert marks.count(b"w") == 64
+        state.write_bytes(head + b"\n" + b"0" * len(boot) + b"\n"
+                          + b"d" * 8 + marks[8:])
+        gate.set()
         told = json.loads(run("get", server.url(), out, "--json").stdout)
     assert told["resumed_bytes"] == 1 << 20
     assert out.read_bytes() == data
@@ -165,16 +166,19 @@ def test_after_another_boot_only_what_is_on_the_disk_counts(
 def test_get_starts_anew_where_the_object_changed(tmp_path, run, command):
     old, new = os.urandom(9 << 20), os.urandom(9 << 20)
     out = tmp_path / "x.bin"
+    changed = threading.Event()
 
-    def first(request):
+    def handler(request):
+        if changed.is_set():
+            return request.serve(new, ETag='"new"')
         if request.range[0] >= 8 << 20:
             return request.answer(404)
         request.serve(old, ETag='"old"')
 
-    with FaultServer(first) as server:
+    with FaultServer(handler) as server:
         run("get", server.url(), out, code=None)
-    assert (tmp_path / ".x.bin.haulway-part").exists()
-    with FaultServer(lambda r: r.serve(new, ETag='"new"')) as server:
+        assert (tmp_path / ".x.bin.haulway-part").exists()
+        changed.set()
         told = json.loads(run("get", server.url(), out, "--json").stdout)
     assert told["resumed_bytes"] == 0
     assert out.read_bytes() == new
@@ -192,6 +196,52 @@ def test_a_success_without_the_file_replaces_nothing(tmp_path, run, status):
         with pytest.raises(haulway.IoError, match="without the object"):
             haulway.open(server.url())
     assert out.read_bytes() == b"old"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be somebody else")
+@pytest.mark.parametrize("name", ["", ".state"])
+def test_get_does_not_go_on_with_a_file_of_another_user(tmp_path, run, name):
+    data = os.urandom(9 << 20)
+    out = tmp_path / "x.bin"
+
+    def first(request):
+        if request.range[0] >= 8 << 20:
+            return request.answer(404)
+        request.serve(data, ETag='"v"')
+
+    with FaultServer(first) as server:
+        run("get", server.url(), out, "--connections", "1", code=None)
+    os.chown(tmp_path / f".x.bin.haulway-part{name}", 65534, -1)
+    with FaultServer(lambda r: r.serve(data, ETag='"v"')) as server:
+        said = run("get", server.url(), out, code=None).stderr
+        assert "belongs to user 65534" in said
+        assert not out.exists()
+        # The owner of the folder can change its files anyway.
+        os.chown(tmp_path, 65534, -1)
+        run("get", server.url(), out)
+    assert out.read_bytes() == data
+
+
+def test_get_does_not_go_on_with_another_object_of_the_same_etag(
+    tmp_path, run
+):
+    """Servers make ETags of a time and a size."""
+    one, other = os.urandom(9 << 20), os.urandom(9 << 20)
+    out = tmp_path / "x.bin"
+
+    def handler(request):
+        if request.target == "/other":
+            return request.serve(other, ETag='"v"')
+        if request.range[0] >= 8 << 20:
+            return request.answer(404)
+        request.serve(one, ETag='"v"')
+
+    with FaultServer(handler) as server:
+        run("get", server.url("/one"), out, code=None)
+        assert (tmp_path / ".x.bin.haulway-part").exists()
+        told = json.loads(run("get", server.url("/other"), out, "--json").stdout)
+    assert told["resumed_bytes"] == 0
+    assert out.read_bytes() == other
 
 
 def test_get_does_not_keep_what_does_not_verify(nginx, model, tmp_path, run):
