@@ -421,7 +421,10 @@ Result<SourcePtr> OpenSource(std::string_view uri,
     HAULWAY_ASSIGN(SourcePtr source, scheme->open_source(uri, options));
     const RemoteOptions& remote = options.remote;
     if (remote.cache_folder.empty()) return source;
-    return MakeCachedSource(std::move(source), CacheKey(uri),
+    std::string key = CacheKey(uri);
+    // Calls that check the server do not use what others could have changed.
+    if (remote.insecure || remote.allow_downgrade) key += "\nunchecked";
+    return MakeCachedSource(std::move(source), std::move(key),
                             {remote.cache_folder, remote.most_cached_bytes});
   });
 }

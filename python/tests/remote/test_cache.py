@@ -161,6 +161,16 @@ def test_two_urls_and_two_queries_are_two_objects(cache):
         assert not any("abc" in one.name for one in cache.iterdir())
 
 
+def test_what_nobody_checked_is_kept_apart(nginx, model, cache):
+    nginx.put("m.safetensors", model)
+    url = nginx.tls_url("m.safetensors")
+    haulway.load(url, cache_dir=cache, insecure=True)
+    nginx.requests()
+    haulway.load(url, cache_dir=cache, ca_file=nginx.ca)
+    assert len(nginx.requests()) > 1
+    assert len(list(cache.iterdir())) == 2
+
+
 @pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"1"'}])
 def test_what_cannot_be_recognised_is_not_kept(model, tensors, cache, headers):
     with FaultServer(lambda r: r.serve(model, **headers)) as server:
