@@ -31,6 +31,7 @@
 #include "base/text.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/sharded_index.h"
 #include "checkpoint/source_list.h"
 #include "haulway/folder.h"
 #include "haulway/options.h"
@@ -212,12 +213,33 @@ std::string FromEnvironment(std::string_view name) {
   return value == nullptr ? "" : value;
 }
 
+// Returns whether a file is an index some of whose files are not there.
+bool LacksShards(const ByteSource& source) {
+  const ParseLimits limits;
+  if (!source.name().ends_with(".index.json") ||
+      source.size() > limits.max_header_bytes) {
+    return false;
+  }
+  const auto json = AllocateBuffer(source.size());
+  if (!json.ok() || !source.ReadAt(0, json->mutable_bytes()).ok()) return false;
+  const auto index =
+      ParseShardedIndex(json->bytes(), Strictness::kLenient, limits);
+  if (!index.ok()) return false;
+  return std::ranges::any_of(index->files, [&](const std::string& file) {
+    return source.OpenNeighbour(file).status().code() == Code::kNotFound;
+  });
+}
+
 // Opens a file of the hub. A file in the hub library's cache is not fetched
-// again.
+// again. The library's downloads may have ended between an index and its
+// shards.
 Result<SourcePtr> OpenHub(std::string_view uri, const SourceOptions& options) {
   HAULWAY_ASSIGN(const net::HubName name, net::ParseHubName(uri));
   if (auto path = net::FindInHubCache(name, FromEnvironment)) {
-    return OpenSource(*path, options);
+    HAULWAY_ASSIGN(SourcePtr source, OpenSource(*path, options));
+    if (net::IsHubOffline(FromEnvironment) || !LacksShards(*source)) {
+      return source;
+    }
   }
   return net::OpenHubFile(name, FromEnvironment, options.remote);
 }

@@ -178,10 +178,14 @@ std::optional<std::string> FindInHubCache(const HubName& name,
   return std::nullopt;
 }
 
+bool IsHubOffline(const Environment& environment) {
+  return IsYes(environment("HF_HUB_OFFLINE"));
+}
+
 Result<std::shared_ptr<const ByteSource>> OpenHubFile(
     const HubName& name, const Environment& environment,
     const RemoteOptions& options) {
-  if (IsYes(environment("HF_HUB_OFFLINE"))) {
+  if (IsHubOffline(environment)) {
     return Status::FromErrno(
         ENOENT,
         fmt::format("{} is not in the hub's cache, and "

@@ -35,6 +35,9 @@ using Environment = std::function<std::string(std::string_view name)>;
 std::optional<std::string> FindInHubCache(const HubName& name,
                                           const Environment& environment);
 
+// Returns whether HF_HUB_OFFLINE forbids requests.
+bool IsHubOffline(const Environment& environment);
+
 // Opens the file from HF_ENDPOINT. The token is that of `options`, else
 // HF_TOKEN or the token that the library stores. Neighbours come from the same
 // commit. Fails with kNotFound if HF_HUB_OFFLINE forbids requests, and as

@@ -176,6 +176,36 @@ def test_shards_are_of_the_commit_of_their_index(monkeypatch, tmp_path):
         assert all(COMMIT in target for target in hub.targets()[1:])
 
 
+@pytest.mark.parametrize("name", [
+    "hf://o/n", "hf://o/n/model.safetensors.index.json"])
+def test_an_index_without_its_shards_is_not_what_the_library_keeps(
+    monkeypatch, tmp_path, home, name
+):
+    """A download of the library that was interrupted."""
+    haulway.save(TENSORS, tmp_path / "all.safetensors")
+    haulway.convert(tmp_path / "all.safetensors",
+                    tmp_path / "model.safetensors", shard=700_000)
+    paths = sorted(tmp_path.glob("model*"))
+    files = {f"o/n/resolve/{revision}/{path.name}": path.read_bytes()
+             for path in paths for revision in ("main", COMMIT)}
+    missing, *others = paths
+    assert others[-1].name == "model.safetensors.index.json"
+    for path in others:
+        keep(home, "models--o--n", path.name, path.read_bytes())
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(FileNotFoundError, match=f"in shard '{missing.name}'"):
+        haulway.load(name)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    with Hub(files) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.server.url(""))
+        same(haulway.load(name))
+        asked = len(hub.targets())
+        assert asked >= 2
+        keep(home, "models--o--n", missing.name, missing.read_bytes())
+        same(haulway.load(name))
+        assert len(hub.targets()) == asked
+
+
 def test_a_repository_is_its_checkpoint(monkeypatch):
     data = safetensors.torch.save(TENSORS)
     with Hub({"o/n/resolve/main/model.safetensors": data}) as hub:
