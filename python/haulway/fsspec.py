@@ -86,7 +86,8 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     def ls(self, path, detail=True, **kwargs):
         path = self._name(path)
         names = self._names_in(path)
-        if names is None:  # A file: its name counts if it is there.
+        # A file: its name counts if it is there.
+        if names is None or not names and folder_of(path) is None:
             found = [self.info(path)]
             return found if detail else [path]
         return list(map(self.info, names)) if detail else names
@@ -105,9 +106,14 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         parts = (name.removeprefix(start).partition("/")[:2] for name in files)
         return [start + "".join(one) for one in dict.fromkeys(parts)]
 
-    def _open(self, path, mode="rb", **kwargs):
+    def _open(self, path, mode="rb", autocommit=True, **kwargs):
         if mode == "rb":
             return SourceStream(self._source(path))
+        if not autocommit:
+            raise UnsupportedError(
+                "transactions: expected files that appear when they are closed",
+                "kUnsupported",
+            )
         if mode not in ("wb", "xb"):
             raise ValueError(f"mode is {mode!r}: expected 'rb', 'wb' or 'xb'")
         name = self._name(path)
@@ -168,7 +174,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return results
 
     def pipe_file(self, path, value, mode="overwrite", **kwargs):
-        with self._open(path, "xb" if mode == "create" else "wb") as out:
+        with self.open(path, "xb" if mode == "create" else "wb") as out:
             out.write(value)
 
     def isdir(self, path):

@@ -57,6 +57,10 @@ class SourceStream(io.BufferedIOBase):
     def name(self):
         return self._source.name
 
+    @property
+    def size(self):
+        return self._size
+
     def __repr__(self):
         return described(self, shown(self.name, 80), f"at byte {self._at}",
                          "closed" if self.closed else None)

@@ -248,6 +248,36 @@ def test_objects_are_changed(files_of_s3, tmp_path):
     assert Store.removed == ["bkt/run/a"]
 
 
+def test_objects_are_listed_as_files(files_of_s3):
+    files = files_of_s3
+    files.pipe_file("s3://bkt/run/a", b"12")
+    assert files.ls("s3://bkt/run/a", detail=False) == ["s3://bkt/run/a"]
+    (found,) = files.ls("s3://bkt/run/a")
+    assert (found["type"], found["size"]) == ("file", 2)
+    for missing in ("s3://bkt/run/b", "s3://bkt/ru"):
+        with pytest.raises(FileNotFoundError):
+            files.ls(missing)
+    files.makedirs("s3://bkt/none/")
+    assert files.ls("s3://bkt/none/") == []
+
+
+def test_blocks_are_read(tmp_path):
+    (tmp_path / "x").write_bytes(b"one\ntwo\nthree\n")
+    files = fsspec.filesystem("haulway")
+    assert files.read_block(str(tmp_path / "x"), 2, 3, b"\n") == b"two\n"
+
+
+def test_transactions_are_refused(tmp_path):
+    """A file appears when it is closed, whether the transaction ends or not."""
+    files = fsspec.filesystem("haulway")
+    with pytest.raises(haulway.UnsupportedError, match="transactions"):
+        with files.transaction:
+            files.pipe_file(str(tmp_path / "x"), b"12")
+    assert not (tmp_path / "x").exists()
+    files.pipe_file(str(tmp_path / "x"), b"12")
+    assert (tmp_path / "x").read_bytes() == b"12"
+
+
 def test_distributed_checkpoints_need_only_the_protocol(tmp_path):
     """dcp.save and dcp.load with a haulway:// checkpoint_id."""
     import torch.distributed.checkpoint as dcp
