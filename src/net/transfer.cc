@@ -1,9 +1,6 @@
 #include "net/transfer.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +14,7 @@
 #include "haulway/options.h"
 #include "net/arrivals.h"
 #include "net/certificates.h"
+#include "net/unsent.h"
 
 // Design: libcurl makes one request at a time. It follows no redirect, decodes
 // nothing, and takes netrc and proxies from the options only. The head is
@@ -42,9 +40,6 @@ constexpr int kMostIdleResets = 4;
 constexpr uint64_t kLeastBytesPerSecond = 1000;
 // A large buffer saves system calls for large bodies.
 constexpr long kBufferBytes = 1 << 20;
-// Bytes that the kernel takes before it has sent them. With its own limit, of
-// megabytes, a slow upload would seem to stall.
-constexpr int kMostUnsentBytes = 1 << 17;
 
 std::string_view TrimEnd(std::string_view text) {
   return text.substr(0, text.find_last_not_of("\r\n \t") + 1);
@@ -349,9 +344,7 @@ Status Transfer::AddHeaders(const HttpAttempt& attempt) {
 }
 
 int Transfer::OnSocket(void*, curl_socket_t socket, curlsocktype) {
-  // Without this option, only the stall of an upload is detected less well.
-  (void)::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsentBytes,
-                     sizeof(kMostUnsentBytes));
+  LimitUnsent(socket);
   return CURL_SOCKOPT_OK;
 }
 

@@ -44,6 +44,7 @@
 #include "base/text.h"
 #include "haulway/options.h"
 #include "net/certificates.h"
+#include "net/unsent.h"
 
 namespace haulway::redis {
 
@@ -460,6 +461,7 @@ Result<UniqueFd> ConnectTcp(const Target& target, const Deadline& deadline) {
     }
     const int on = 1;
     ::setsockopt(fd->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    net::LimitUnsent(fd->get());
     return fd;
   }
   return last;

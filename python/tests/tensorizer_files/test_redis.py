@@ -559,6 +559,20 @@ def test_a_read_ends_when_its_time_is_over(tmp_path, pace, tls):
         assert 0.2 < time.monotonic() - before < 5
 
 
+def test_a_slow_server_does_not_stall():
+    def serve(one):
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        left = 2 << 20
+        while left > 0:
+            left -= len(one.recv(1 << 14))
+            time.sleep(0.016)  # About 1 MB/s.
+        one.sendall(b"+OK\r\n")
+
+    with ScriptedServer(serve) as server:
+        haulway.put(bytes(2 << 20), f"redis://127.0.0.1:{server.port}/?key=v",
+                    stall_timeout=0.5)
+
+
 def test_attempts_end_when_their_time_is_over():
     answer = b"-LOADING Redis is loading the dataset\r\n"
 
