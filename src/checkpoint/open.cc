@@ -343,6 +343,14 @@ Result<const Scheme*> FindScheme(std::string_view uri) {
                             Escape(name), served));
 }
 
+// Parameters of signed URLs that change with every signature: of AWS,
+// CloudFront and Google, and of Azure, whose names are short.
+constexpr std::string_view kSigning[] = {
+    "X-Amz-",     "AWSAccessKeyId=", "X-Goog-", "GoogleAccessId=",
+    "Signature=", "Expires=",        "Policy=", "Key-Pair-Id="};
+constexpr std::string_view kSigningAzure[] = {
+    "sig=", "st=", "se=", "skt=", "ske="};
+
 // Returns a name without signatures and credentials.
 std::string CacheKey(std::string_view uri) {
   std::string key = ShownName(uri);
@@ -350,14 +358,17 @@ std::string CacheKey(std::string_view uri) {
   if (query == uri.npos) return key;
   std::string_view rest = uri.substr(query + 1);
   rest = rest.substr(0, rest.find('#'));
+  const bool is_azure =
+      rest.find("sig=") != rest.npos && rest.find("sv=") != rest.npos;
   while (!rest.empty()) {
     const size_t end = std::min(rest.find('&'), rest.size());
     const std::string_view pair = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
-    const bool signs =
-        pair.starts_with("X-Amz-") || pair.starts_with("AWSAccessKeyId=") ||
-        pair.starts_with("Signature=") || pair.starts_with("Expires=") ||
-        pair.starts_with("Policy=") || pair.starts_with("Key-Pair-Id=");
+    const auto begins = [&](std::string_view name) {
+      return pair.starts_with(name);
+    };
+    const bool signs = std::ranges::any_of(kSigning, begins) ||
+                       (is_azure && std::ranges::any_of(kSigningAzure, begins));
     if (!signs) key += fmt::format("\n{}", pair);
   }
   return key;

@@ -162,9 +162,10 @@ std::string ShownName(std::string_view uri) {
 namespace haulway::net {
 
 std::optional<Expiry> ExpiryOf(const Url& url) {
-  const auto date = Parameter(url.query, "X-Amz-Date");
-  const auto lasts = Parameter(url.query, "X-Amz-Expires");
-  if (date.has_value() && lasts.has_value()) {
+  for (const std::string_view store : {"X-Amz-", "X-Goog-"}) {
+    const auto date = Parameter(url.query, fmt::format("{}Date", store));
+    const auto lasts = Parameter(url.query, fmt::format("{}Expires", store));
+    if (!date.has_value() || !lasts.has_value()) continue;
     const auto seconds = ParseNumber<int64_t>(*lasts);
     tm parts{};
     const std::string text(*date);

@@ -152,19 +152,25 @@ def test_two_urls_and_two_queries_are_two_objects(cache):
 
     with FaultServer(handle) as server:
         for _ in range(2):
-            for query in ("id=1", "id=2", "X-Amz-Signature=abc&id=1"):
+            for query in (
+                "id=1", "id=2", "X-Amz-Signature=abc&id=1",
+                "X-Goog-Date=1&X-Goog-Signature=abc&id=1",
+                "sv=2024&se=1&sig=abc&id=2", "sv=2024&se=2&sig=def&id=2",
+            ):
                 url = server.url(f"/model?{query}")
                 found = haulway.load(url, cache_dir=cache)
                 assert found["w"][-1] == float(query[-1])
-        # A signature in the URL does not make another object.
-        assert len(list(cache.iterdir())) == 2
+        # A signature in the URL does not make another object; the version of
+        # Azure's service might.
+        assert len(list(cache.iterdir())) == 3
         assert not any("abc" in one.name for one in cache.iterdir())
 
 
 def test_what_nobody_checked_is_kept_apart(nginx, model, cache):
     nginx.put("m.safetensors", model)
     url = nginx.tls_url("m.safetensors")
-    haulway.load(url, cache_dir=cache, insecure=True)
+    with pytest.warns(UserWarning, match="insecure"):
+        haulway.load(url, cache_dir=cache, insecure=True)
     nginx.requests()
     haulway.load(url, cache_dir=cache, ca_file=nginx.ca)
     assert len(nginx.requests()) > 1

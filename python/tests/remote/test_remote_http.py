@@ -466,9 +466,11 @@ def test_statuses_are_errors_of_their_kind():
             assert len(server.requests) == 1
 
 
-def test_an_expired_url_says_when_it_ended():
+@pytest.mark.parametrize("store", ["Amz", "Goog"])
+def test_an_expired_url_says_when_it_ended(store):
     """R39."""
-    query = "/m?X-Amz-Date=20261122T120000Z&X-Amz-Expires=900&X-Amz-Signature=abc"
+    query = (f"/m?X-{store}-Date=20261122T120000Z&X-{store}-Expires=900"
+             f"&X-{store}-Signature=abc")
     with FaultServer(lambda r: r.answer(403)) as server:
         with pytest.raises(PermissionError,
                            match="expired at 2026-11-22T12:15:00Z") as caught:
