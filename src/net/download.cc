@@ -98,7 +98,8 @@ Result<UniqueFd> OpenForWriting(const std::string& path,
                           facts.st_uid == around.st_uid;
   if (is_trusted) return fd;
   return Status(Code::kPermissionDenied,
-                fmt::format("{} belongs to user {}: expected a file of user {}",
+                fmt::format("{} belongs to user {}: expected a file of user "
+                            "{}, or none",
                             Quote(path), facts.st_uid, ::geteuid()));
 }
 
