@@ -3,7 +3,8 @@
  * the call of fsync() or fdatasync() that fails
  * with EIO, from 1 on; FAIL_CLOSE is a part of
  * the name of files whose close() fails with ENOSPC if they were opened for
- * writing, as on network file systems. For LD_PRELOAD. */
+ * writing, as on network file systems; FAIL_FLOCK is the errno with which
+ * flock() fails. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -47,6 +48,13 @@ static int sync_of(const char* call, int fd) {
 
 int fsync(int fd) { return sync_of("fsync", fd); }
 int fdatasync(int fd) { return sync_of("fdatasync", fd); }
+
+int flock(int fd, int operation) {
+  const char* error = getenv("FAIL_FLOCK");
+  if (!error) return ((int (*)(int, int))dlsym(RTLD_NEXT, "flock"))(fd, operation);
+  errno = atoi(error);
+  return -1;
+}
 
 int unlink(const char* name) {
   say("unlink", name);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "io/file_system.h"
 #include "io/own_mappings.h"
 
 namespace haulway {
@@ -52,7 +53,7 @@ Result<std::unique_ptr<EditableFile>> EditableFile::Open(
         fmt::format("{} is being edited by someone else", Quote(file->path_)));
   }
   // If the file system has no locks, continue without one.
-  if (locked != 0 && locked != ENOLCK && locked != EOPNOTSUPP) {
+  if (locked != 0 && !HasNoLocks(locked)) {
     return Status::FromErrno(locked,
                              fmt::format("cannot lock {}", Quote(file->path_)));
   }

@@ -75,6 +75,10 @@ FileSystem FileSystemOf(int fd) {
   return {fmt::format("{:#x}", magic), false, false};
 }
 
+bool HasNoLocks(int error) {
+  return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS;
+}
+
 Result<FinalName> FollowLinks(std::string path) {
   constexpr int kMostLinks = 40;  // The limit of Linux.
   const std::string first = path;

@@ -19,6 +19,10 @@ struct FileSystem {
 
 FileSystem FileSystemOf(int fd);
 
+// Returns whether flock(2) failed with `error` because the file system has no
+// locks, as NFS, or Lustre without its option, may have none.
+bool HasNoLocks(int error);
+
 // Where a path leads.
 struct FinalName {
   std::string path;

@@ -156,7 +156,8 @@ class Downloading {
     // A process that finished between open() and flock() has removed the file
     // that is locked here.
     struct stat named;
-    if (::flock(state_.get(), LOCK_EX | LOCK_NB) != 0 ||
+    const bool is_locked = ::flock(state_.get(), LOCK_EX | LOCK_NB) == 0;
+    if ((!is_locked && !HasNoLocks(errno)) ||
         ::fstat(state_.get(), &facts) != 0 ||
         ::stat(names_.state.c_str(), &named) != 0 ||
         facts.st_dev != named.st_dev || facts.st_ino != named.st_ino) {

@@ -75,15 +75,21 @@ class Journal:
 
     def _lock(self, path):
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in (errno.ENOLCK, errno.ENOTSUP):
-                return  # The file system has no locks.
             self._file.close()
             raise InvalidArgumentError(
                 f"journal {os.fspath(path)!r} is in use by another run",
                 "kInvalidArgument",
             ) from error
+
+    def _flock(self, how):
+        """Does nothing if the file system has no locks."""
+        try:
+            fcntl.flock(self._file, how)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
 
     def _read(self, path, head):
         """Indexes all lines and truncates an incomplete one at the end."""
@@ -174,7 +180,7 @@ class Journal:
     def finish(self):
         """Ends writing; records() goes on to work."""
         self.sync()
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._flock(fcntl.LOCK_UN)
 
     def _record(self, at, length):
         return json.loads(os.pread(self._file.fileno(), length, at))

@@ -1,5 +1,6 @@
 """The journal of haulway.bulk: what a continued run skips."""
 
+import errno
 import fcntl
 import json
 import os
@@ -130,6 +131,18 @@ def test_a_journal_has_one_run_at_a_time(tmp_path, journal):
         with pytest.raises(haulway.Error, match="in use by another run"):
             run(tmp_path / "in", journal)
     assert run(tmp_path / "in", journal)
+
+
+@pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+def test_a_file_system_without_locks_will_do(
+    tmp_path, journal, monkeypatch, error
+):
+    def flock(*_):
+        raise OSError(getattr(errno, error), "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    make_files(tmp_path / "in", 1)
+    assert run(tmp_path / "in", journal).done == 1
 
 
 def test_outputs_that_were_removed_are_written_again(tmp_path, journal):

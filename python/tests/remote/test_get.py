@@ -1,5 +1,6 @@
 """Downloading a file: complete or not at all, resumable, and verified."""
 
+import errno
 import io
 import json
 import os
@@ -312,6 +313,22 @@ def test_nothing_is_kept_after_a_failed_sync(tmp_path, watched, mib, number):
         status, errors, _ = watched(code, server.url(), out)
     assert status == 0 and errors == "0\n"
     assert out.read_bytes() == data
+
+
+@pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+def test_a_file_system_without_locks_will_do(tmp_path, watched, error):
+    """Lustre has locks only if it is mounted so."""
+    data = os.urandom(1 << 20)
+    code = ("import sys, haulway, numpy\n"
+            "haulway.get(sys.argv[1], sys.argv[2])\n"
+            "haulway.save({'w': numpy.ones(3)}, sys.argv[3])\n"
+            "haulway.edit(sys.argv[3], set={'a': 'b'})\n")
+    with FaultServer(lambda request: request.serve(data, ETag='"v"')) as server:
+        status, errors, _ = watched(
+            code, server.url(), tmp_path / "x.bin", tmp_path / "x.safetensors",
+            FAIL_FLOCK=str(getattr(errno, error)))
+    assert (status, errors) == (0, "")
+    assert (tmp_path / "x.bin").read_bytes() == data
 
 
 @pytest.fixture
