@@ -342,6 +342,19 @@ TEST(HttpClient, RetriesAWholeObjectFromItsStart) {
   EXPECT_EQ(client->stats().retries, 2U);
 }
 
+TEST(HttpClient, RefusesATooLargeObjectBeforeItArrives) {
+  ScriptedServer server([&](ServedRequest& request) {
+    request.Send("HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n1");
+    request.Stall();
+  });
+  Part part(server.Url(), 0, 10);
+  std::vector<std::byte> all;
+  part.request.whole = &all;
+  part.request.max_whole = 1000;
+  EXPECT_THAT(MessageOf(*Client(), part.request),
+              HasSubstr("does not fit into memory: expected at most 1000"));
+}
+
 TEST(HttpClient, RefusesASuccessWithoutTheObject) {
   for (const int status : {202, 203, 204, 226}) {
     ScriptedServer server([&](ServedRequest& request) {

@@ -407,7 +407,19 @@ Status Transfer::Decide() {
       plan_, PlanBody(response_, takes ? std::nullopt : Missing(), expect_));
   if (plan_.total.has_value()) response_.total = plan_.total;
   mode_ = takes ? Mode::kTake : Mode::kInto;
+  if (!takes) return Status();
+  const uint64_t length = plan_.length.value_or(0);
+  if (length > request_.max_whole) return TooLarge();
+  request_.whole->reserve(length);
   return Status();
+}
+
+Status Transfer::TooLarge() const {
+  return Status(Code::kLimit,
+                fmt::format("the server does not serve ranges, and the object "
+                            "does not fit into memory: expected at most {} "
+                            "bytes",
+                            request_.max_whole));
 }
 
 size_t Transfer::OnBody(char* data, size_t size, size_t count, void* self) {
@@ -429,13 +441,7 @@ Status Transfer::TakeBody(std::span<const std::byte> piece) {
   body_bytes_ += piece.size();
   if (mode_ == Mode::kTake) {
     std::vector<std::byte>& whole = *request_.whole;
-    if (piece.size() > request_.max_whole - whole.size()) {
-      return Status(Code::kLimit,
-                    fmt::format("the server does not serve ranges, and the "
-                                "object does not fit into memory: expected at "
-                                "most {} bytes",
-                                request_.max_whole));
-    }
+    if (piece.size() > request_.max_whole - whole.size()) return TooLarge();
     whole.insert(whole.end(), piece.begin(), piece.end());
     return Status();
   }

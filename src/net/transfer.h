@@ -77,6 +77,7 @@ class Transfer {
   Status AddHeaders(const HttpAttempt& attempt);
   // Decides what to do with the body. Requires: the head is complete.
   Status Decide();
+  Status TooLarge() const;
   Status TakeHeader(std::string_view line);
   Status TakeBody(std::span<const std::byte> piece);
   Next Answered();
