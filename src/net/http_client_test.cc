@@ -299,6 +299,31 @@ TEST(HttpClient, DoesNotRetryWhatWillNotPass) {
   EXPECT_EQ(client->stats().retries, 0U);
 }
 
+TEST(HttpClient, NamesTheReasonOfAStoreAndNothingElseOfItsAnswer) {
+  std::string body;
+  std::string status;
+  ScriptedServer server([&](ServedRequest& request) {
+    request.Send(fmt::format("HTTP/1.1 {} X\r\nContent-Length: {}\r\n\r\n{}",
+                             status, body.size(), body));
+  });
+  const auto client = Client();
+  Part part(server.Url(), 0, 1);
+  const auto message = [&](std::string with, std::string code) {
+    status = std::move(with);
+    body = "<?xml version=\"1.0\"?>\n<Error><Code>" + std::move(code);
+    return MessageOf(*client, part.request);
+  };
+  EXPECT_THAT(message("403", "SignatureDoesNotMatch</Code><Key>secret</Key>"),
+              AllOf(HasSubstr("answers 403 (forbidden: SignatureDoesNotMatch)"),
+                    Not(HasSubstr("secret"))));
+  EXPECT_THAT(message("404", "NoSuchBucket</Code></Error>"),
+              HasSubstr("answers 404 NoSuchBucket: No such file"));
+  for (const char* const code : {"secret key</Code>", "secret",
+                                 "\x1b[31msecret</Code>", "</Code>secret"}) {
+    EXPECT_THAT(message("403", code), HasSubstr("answers 403 (forbidden);"));
+  }
+}
+
 TEST(HttpClient, TakesAWholeObjectWhereRangesAreNotServed) {
   const std::string object = Object();
   ScriptedServer server([&](ServedRequest& request) {

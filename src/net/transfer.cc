@@ -90,6 +90,25 @@ Code CodeOf(CURLcode code) {
   }
 }
 
+// Returns the reason in a store's error, such as "NoSuchBucket", with `before`
+// before it; an empty string for any other body, which may hold secrets.
+std::string StoreReason(std::string_view body, std::string_view before) {
+  constexpr std::string_view kBegin = "<Code>";
+  constexpr size_t kHead = 512;  // The XML declaration, and the first element.
+  constexpr size_t kMost = 64;
+  const size_t begin = body.substr(0, kHead).find(kBegin);
+  if (begin == body.npos) return {};
+  body.remove_prefix(begin + kBegin.size());
+  const size_t end = body.substr(0, kMost).find("</Code>");
+  if (end == body.npos) return {};
+  const std::string_view code = body.substr(0, end);
+  const bool is_word = std::ranges::all_of(code, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.';
+  });
+  if (code.empty() || !is_word) return {};
+  return fmt::format("{}{}", before, code);
+}
+
 bool MayPass(CURLcode code) {
   if (IsUntrusted(code)) return false;
   const Code of = CodeOf(code);
@@ -106,7 +125,8 @@ std::string_view HttpResponse::Header(std::string_view name) const {
 Status StatusOfAnswer(const HttpResponse& response) {
   const auto fail = [&](Code code, std::string_view what) {
     return Status(
-        code, fmt::format("the server answers {} ({})", response.status, what));
+        code, fmt::format("the server answers {} ({}{})", response.status, what,
+                          StoreReason(response.body, ": ")));
   };
   // The store began to answer before it failed.
   if (response.status < 300) return fail(Code::kUnavailable, "and an error");
@@ -120,7 +140,8 @@ Status StatusOfAnswer(const HttpResponse& response) {
     case 404:
     case 410:
       return Status::FromErrno(
-          ENOENT, fmt::format("the server answers {}", response.status));
+          ENOENT, fmt::format("the server answers {}{}", response.status,
+                              StoreReason(response.body, " ")));
     case 408:
     case 504:
       return fail(Code::kTimeout, "it took too long");
