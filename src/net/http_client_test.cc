@@ -479,6 +479,38 @@ TEST(HttpClient, RetriesAtTheOriginalWhereARedirectFails) {
   }
 }
 
+TEST(HttpClient, RetriesWhereARedirectLedTo) {
+  const std::string object = Object();
+  // Fails without a byte, in the middle, and as an expired URL.
+  ScriptedServer server([&](ServedRequest& request) {
+    if (request.target() == "/object") {
+      return request.Send(
+          fmt::format("HTTP/1.1 302 X\r\nLocation: {}\r\n"
+                      "Content-Length: 0\r\n\r\n",
+                      request.number() == 0 ? "/one" : "/other"));
+    }
+    if (request.target() == "/other") return request.SendRange(object);
+    if (request.number() == 2) {
+      request.Send(
+          "HTTP/1.1 206 X\r\nContent-Range: bytes 3-12/100000\r\n"
+          "Content-Length: 10\r\n\r\n");
+      request.Send(object.substr(3, 5));
+      return request.Close();
+    }
+    request.Send(fmt::format("HTTP/1.1 {} X\r\nContent-Length: 0\r\n\r\n",
+                             request.number() == 1 ? 503 : 403));
+  });
+  Part part(server.Url(), 3, 10);
+  const auto response = Client()->Send(part.request);
+  ASSERT_TRUE(response.ok()) << response.status().message();
+  EXPECT_EQ(part.bytes, object.substr(3, 10));
+  std::string targets;
+  for (const std::string& head : server.requests()) {
+    targets += head.substr(4, head.find(' ', 4) - 4);
+  }
+  EXPECT_EQ(targets, "/object/one/one/one/object/other");
+}
+
 TEST(HttpClient, EndsRedirectsThatLeadNowhere) {
   std::string location = "/again";
   ScriptedServer server([&](ServedRequest& request) {

@@ -34,6 +34,9 @@ namespace {
 constexpr uint64_t kMostHeadBytes = 256 * kKiB;
 constexpr size_t kMostHeaders = 1000;
 constexpr int kMostRedirects = 10;
+// Failures in a row, without a byte, after which the target of a redirect is
+// left.
+constexpr int kMostFailuresThere = 2;
 // Resets of idle connections that are not counted as failures, in a row.
 constexpr int kMostIdleResets = 4;
 // A slower transfer counts as stalled.
@@ -558,10 +561,12 @@ bool Transfer::Stalled(Clock::time_point now) {
 }
 
 Transfer::Next Transfer::Retry(Status why) {
-  // Another redirect may lead to a server that works, or to a URL that has not
-  // expired.
-  BackToOrigin();
-  redirects_ = 0;
+  // A mirror that fails once is tried again, because others may have another
+  // ETag. After that, another redirect may lead to one that works. The URL may
+  // also expire meanwhile.
+  idle_failures_ = advanced() ? 0 : idle_failures_ + 1;
+  resolved_ = !response_.resolved_url.empty();
+  if (idle_failures_ >= kMostFailuresThere) BackToOrigin();
   // The rest must belong to the object whose first bytes have arrived.
   const bool expects_any = !expect_.etag.empty() ||
                            !expect_.last_modified.empty() ||
@@ -576,6 +581,8 @@ Transfer::Next Transfer::Retry(Status why) {
 
 void Transfer::BackToOrigin() {
   resolved_ = false;
+  redirects_ = 0;
+  idle_failures_ = 0;
   current_ = *origin_;
   at_origin_ = true;
   response_.resolved_url.clear();

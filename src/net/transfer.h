@@ -111,6 +111,7 @@ class Transfer {
   bool resolved_ = false;  // Whether `current_` comes from an earlier response.
   int redirects_ = 0;
   int idle_resets_ = 0;
+  int idle_failures_ = 0;  // In a row, without a byte.
 
   // What has arrived.
   HttpResponse response_;
