@@ -3,6 +3,8 @@
     with fsspec.open("haulway://https://host/model.pt") as file: ...
 
 fsspec finds this by its entry point; `import haulway` does not import it.
+Reads are ranges of the library's sources. A written file is a temporary file
+that is uploaded when it is closed.
 """
 
 from __future__ import annotations
