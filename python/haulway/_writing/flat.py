@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 
@@ -54,15 +55,18 @@ def prepare(obj, target, format, writing, copy):
             writing.threads,
         )
         rows = [(*row[:3], memory) for row, memory in zip(dense, memories)]
+    # No closure: save_async() clears the locals of a call that failed.
+    return functools.partial(
+        _write, target, format, rows, metadata, writing, report
+    )
 
-    def write():
-        done = _haulway.write_tensors(
-            target, format, rows, metadata, writing.engine(format),
-            writing.progress,
-        )
-        return {**done, "ties": report} if report else done
 
-    return write
+def _write(target, format, rows, metadata, writing, report):
+    done = _haulway.write_tensors(
+        target, format, rows, metadata, writing.engine(format),
+        writing.progress,
+    )
+    return {**done, "ties": report} if report else done
 
 
 def noted(metadata):

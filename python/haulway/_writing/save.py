@@ -201,9 +201,13 @@ class _Writer:
         self._lock = threading.Lock()
         self._last = None
 
-    def start(self, prepare):
+    def start(self, prepare, tell):
         """Waits for the previous save, calls prepare(), and returns a future of
-        the function that it returned."""
+        the function that it returned; its result goes through tell().
+
+        If the function fails, its locals are cleared: they hold the copy of the
+        object, which the traceback would keep as long as the future.
+        """
         # It imports logging, which takes longer than all other imports of this
         # module.
         from concurrent.futures import Future, wait
@@ -216,16 +220,30 @@ class _Writer:
             future.set_running_or_notify_cancel()
 
             def run():
+                nonlocal work
                 try:
-                    future.set_result(work())
+                    result = tell(work())
                 except BaseException as error:
+                    work = None
+                    _clear_locals(error)
                     future.set_exception(error)
+                else:
+                    future.set_result(result)
 
             # Not a daemon: the interpreter must wait until the file is
             # complete.
             threading.Thread(target=run, name="haulway-save").start()
             self._last = future
             return future
+
+
+def _clear_locals(error):
+    """Clears the locals of the calls that an exception has ended."""
+    import traceback
+
+    for each in (error, error.__cause__, error.__context__):
+        if each is not None:
+            traceback.clear_frames(each.__traceback__)
 
 
 _writer = _Writer()
@@ -266,7 +284,6 @@ def save_async(obj, path, format=None, **options):
     format = format_of(path, format)
 
     def prepare():
-        work = _prepare(obj, path, format, writing, copy=True)
-        return lambda: writing.tell(work())
+        return _prepare(obj, path, format, writing, copy=True)
 
-    return _writer.start(prepare)
+    return _writer.start(prepare, writing.tell)

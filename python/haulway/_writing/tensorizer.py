@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -167,11 +168,14 @@ def prepare(obj, target, writing, copy):
         **writing.engine("tensorizer"), "metadata": writing.metadata,
         "key": secret["key"],
     }
+    return functools.partial(
+        _write, target, inputs, engine, secret.get("derivation"),
+        writing.progress, report,
+    )
 
-    def write():
-        done = _haulway.write_tensorizer(
-            target, inputs, engine, secret.get("derivation"), writing.progress
-        )
-        return {**done, "ties": report} if report else done
 
-    return write
+def _write(target, inputs, engine, derivation, progress, report):
+    done = _haulway.write_tensorizer(
+        target, inputs, engine, derivation, progress
+    )
+    return {**done, "ties": report} if report else done

@@ -346,6 +346,21 @@ def test_async_errors_surface(tmp_path):
         haulway.save_async([], io.BytesIO())
 
 
+def resident_bytes():
+    statm = pathlib.Path("/proc/self/statm").read_text()
+    return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("ending", ["pt", "safetensors", "tensors", "npz"])
+def test_a_failed_async_save_holds_no_copy(tmp_path, ending):
+    tensors = {"w": np.ones(16_000_000)}
+    before = resident_bytes()
+    future = haulway.save_async(tensors, tmp_path / "none" / f"x.{ending}")
+    with pytest.raises(FileNotFoundError):
+        future.result()
+    assert resident_bytes() - before < tensors["w"].nbytes // 2
+
+
 def test_the_interpreter_waits_for_an_async_save(tmp_path):
     path = tmp_path / "x.pt"
     subprocess.run(
