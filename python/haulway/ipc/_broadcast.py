@@ -170,7 +170,7 @@ class Broadcast:
         return self
 
     def __exit__(self, *error):
-        self.close()
+        self._worker.__exit__(*error)
 
     def __repr__(self):
         return described(self, counted(len(self.consumers), "consumer"))

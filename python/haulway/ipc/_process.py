@@ -26,7 +26,12 @@ from multiprocessing.util import Finalize
 
 from .. import _haulway
 from .._describing import counted, described
-from .._errors import ArgumentTypeError, Error, InvalidArgumentError
+from .._errors import (
+    ArgumentTypeError,
+    Error,
+    InvalidArgumentError,
+    NotFoundError,
+)
 from ._arguments import (
     context,
     environment,
@@ -97,45 +102,75 @@ def check_worker(fn, buffer_size, initializer, mp_context, timeout):
     seconds("timeout", timeout)
 
 
-def _end(process, patience):
-    """Waits for the process and makes sure that it ends.
+def _join(processes, seconds):
+    """Waits up to `seconds` for all processes together."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(deadline - time.monotonic(), 0))
 
-    patience: seconds that the process may take to end by itself, and again
-    after SIGTERM. A stopped process reacts to neither.
+
+def _end(processes, patience):
+    """Waits for the processes and makes sure that they end.
+
+    patience: seconds that they may take to end by themselves, and again after
+    SIGTERM. A stopped process reacts to neither.
     """
-    process.join(patience)
-    if process.exitcode is None:
-        process.terminate()
-        process.join(patience)
-    if process.exitcode is None:
-        process.kill()
-        process.join(10)
+
+    def running():
+        return [process for process in processes if process.exitcode is None]
+
+    try:
+        _join(processes, patience)
+        for process in running():
+            process.terminate()
+        _join(running(), patience)
+    finally:
+        # Also after Ctrl-C: multiprocessing would wait for them at exit.
+        for process in running():
+            process.kill()
+        _join(running(), 10)
 
 
 _PATIENCE_S = 3
+# Patience after Ctrl-C in this process.
+_LITTLE_PATIENCE_S = 0.4
 # Patience with a worker that has already timed out.
 _NO_PATIENCE_S = 0.1
 
 
-def _shut_down(receiver, process, arena, pidfd, silent):
-    """Ends the worker and releases the arena; also runs at exit."""
+def _patience_after(error):
+    if isinstance(error, KeyboardInterrupt):
+        return _LITTLE_PATIENCE_S
+    return _PATIENCE_S
+
+
+def _ask_to_end(receiver, arena):
     for end in receiver:
         end.abort()
-    if arena is not None:
-        shutdown = getattr(arena, "shutdown_arena", None)
-        if shutdown is not None:
-            shutdown()
+    shutdown = getattr(arena, "shutdown_arena", None)
+    if shutdown is not None:
+        shutdown()
+
+
+def _shut_down(receiver, process, arena, pidfd, patience):
+    """Ends the worker and releases the arena; also runs at exit.
+
+    patience: a list, whose least number is that of _end().
+    """
     try:
-        if process.pid is not None:
-            _end(process, _NO_PATIENCE_S if silent else _PATIENCE_S)
+        _ask_to_end(receiver, arena)
     finally:
-        if pidfd:
-            os.close(pidfd.pop())
-        if arena is not None:
-            try:
-                arena.close()
-            finally:
-                arena.unlink()
+        try:
+            if process.pid is not None:
+                _end([process], min(patience))
+        finally:
+            if pidfd:
+                os.close(pidfd.pop())
+            if arena is not None:
+                try:
+                    arena.close()
+                finally:
+                    arena.unlink()
 
 
 def _raise_failure(payload, what, pickle_free=False):
@@ -195,6 +230,17 @@ def _naming_what_cannot_be_sent(**arguments):
         raise
 
 
+def _watch(pid):
+    """Returns a descriptor that can be read once the process has ended."""
+    try:
+        return _haulway.open_pidfd(pid)
+    except NotFoundError:
+        # It has ended, and was not a child of this process, as a zombie is.
+        ended, writer = os.pipe()
+        os.close(writer)
+        return ended
+
+
 class SubprocessIterable:
     """The result of iterate_in_subprocess: can be iterated any number of
     times.
@@ -219,18 +265,20 @@ class SubprocessIterable:
         self._owner = os.getpid()
         self._busy = threading.Lock()
         channel = _haulway.Channel.create(_RING_BYTES, items_of(buffer_size))
-        self_fd = _haulway.open_pidfd(os.getpid())
+        parent = Descriptor(_haulway.open_pidfd(os.getpid()))
+        sent = [parent]
         try:
+            for end in (channel, *channels):
+                sent.append(Descriptor(os.dup(end.fd)))
             self._process = self._make_process(
-                fn, initializer, mp_context, daemon,
-                [Descriptor(os.dup(end.fd)) for end in (channel, *channels)],
-                Descriptor(self_fd),
+                fn, initializer, mp_context, daemon, sent[1:], parent
             )
             receiver, pidfd = list(channels), []
-            self._silent = []  # Not empty once the worker has timed out.
+            self._receivers = receiver
+            self._patience = [_PATIENCE_S]
             self._finalizer = Finalize(
                 self, _shut_down,
-                (receiver, self._process, arena, pidfd, self._silent),
+                (receiver, self._process, arena, pidfd, self._patience),
                 exitpriority=10,
             )
             try:
@@ -239,26 +287,21 @@ class SubprocessIterable:
             except BaseException:
                 self._finalizer()
                 raise
-            finally:
-                for descriptor in self._sent:
-                    os.close(descriptor.fd)
         finally:
-            os.close(self_fd)
+            for descriptor in sent:
+                os.close(descriptor.fd)
         try:
-            # The process may have ended; then there is nothing to watch.
-            with contextlib.suppress(Error):
-                pidfd.append(_haulway.open_pidfd(self._process.pid))
-            self._pidfd = pidfd[0] if pidfd else -1
+            self._pidfd = _watch(self._process.pid)
+            pidfd.append(self._pidfd)
             self._receiver = self._make_receiver(channel, self._pidfd)
             receiver.append(self._receiver)
             self._await_ready()
-        except BaseException:
-            self._shutdown()
+        except BaseException as error:
+            self._shutdown(error)
             raise
 
     def _make_process(self, fn, initializer, mp_context, daemon, channels,
                       parent):
-        self._sent = channels
         return context("mp_context", mp_context).Process(
             target=serve,
             args=(
@@ -302,7 +345,7 @@ class SubprocessIterable:
         ) from None
 
     def _end_silent(self):
-        self._silent.append(True)
+        self._patience.append(_NO_PATIENCE_S)
         raise WorkerTimeout(
             f"the worker was silent for {self._timeout} s"
         ) from None
@@ -314,14 +357,18 @@ class SubprocessIterable:
             )
         raise WorkerError("another thread is waiting for the next item")
 
-    def _shutdown(self):
-        if self._finalizer.still_active():
+    @property
+    def _is_open(self):
+        return self._owner == os.getpid() and self._finalizer.still_active()
+
+    def _shutdown(self, error=None):
+        if self._is_open:
+            self._patience.append(_patience_after(error))
             self._finalizer()
 
     def close(self):
         """Ends the worker. Views of items stay valid."""
-        if self._owner == os.getpid():
-            self._shutdown()
+        self._shutdown()
 
     def __repr__(self):
         pid = self._process.pid
@@ -332,7 +379,7 @@ class SubprocessIterable:
         return self
 
     def __exit__(self, *error):
-        self.close()
+        self._shutdown(error[1])
 
     def __iter__(self):
         if self._owner != os.getpid():
@@ -409,9 +456,9 @@ class SubprocessIterable:
                     yield held.pop()  # Only the caller holds the item.
         except GeneratorExit:
             raise
-        except BaseException:
+        except BaseException as error:
             if self._epoch == epoch:
-                self._shutdown()
+                self._shutdown(error)
             raise
 
     def _restored(self, epoch):
@@ -429,9 +476,9 @@ class SubprocessIterable:
                     yield restore(signal.payload, self._reader)
         except GeneratorExit:
             raise
-        except BaseException:
+        except BaseException as error:
             if self._epoch == epoch:
-                self._shutdown()
+                self._shutdown(error)
             raise
 
     def _is_last(self, signal, epoch):
@@ -521,7 +568,6 @@ class ProgramIterable(SubprocessIterable):
 
     def _make_process(self, fn, initializer, mp_context, daemon, channels,
                       parent):
-        self._sent = channels
         link = {"channel": channels[0].fd, "parent": parent.fd,
                 "arena": self._arena._open().fd}
         text = ",".join(f"{name}={fd}" for name, fd in link.items())
@@ -596,14 +642,24 @@ class _Several:
         return described(self, counted(len(self._sources), "worker"))
 
     def close(self):
-        for source in self._sources:
-            source.close()
+        self._shutdown(None)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        self.close()
+        self._shutdown(error[1])
+
+    def _shutdown(self, error):
+        # All workers end at once: those that hang take the time of one.
+        sources = [source for source in self._sources if source._is_open]
+        with contextlib.ExitStack() as stack:
+            for source in sources:
+                stack.callback(source._shutdown, error)
+            for source in sources:
+                _ask_to_end(source._receivers, source._arena)
+            _end([source._process for source in sources],
+                 _patience_after(error))
 
     def __iter__(self):
         iterators = [iter(source) for source in self._sources]

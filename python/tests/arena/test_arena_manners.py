@@ -1,6 +1,7 @@
 """How iterations end, restart and are refused."""
 
 import functools
+import gc
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ from haulway.ipc import (
     SharedMemoryArena,
     SharedMemoryRingBuffer,
     SharedMemorySegmentPool,
+    WorkerDied,
     WorkerError,
     WorkerTimeout,
     iterate_in_subprocess,
@@ -28,7 +30,7 @@ counted = functools.partial(functools.partial, workers.counted)
 
 
 # The time that a worker may be silent is also the time until the error: 1 s
-# here. Ending a hung worker takes 3 s more.
+# here.
 
 
 @pytest.mark.alone
@@ -103,6 +105,112 @@ def test_several_workers_are_ended_together():
     with iterate_in_subprocesses([counted(5)] * 2) as source:
         next(iter(source))
     assert not any(each._process.is_alive() for each in source._sources)
+
+
+@pytest.fixture
+def interrupt():
+    """Returns a function that interrupts the test, as Ctrl-C does, 0.3 s after
+    it was called."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def hangs():
+    yield 1
+    time.sleep(1000)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("begin", [
+    lambda: iterate_in_subprocess(hangs),
+    lambda: iterate_in_subprocesses([hangs] * 4, ordered=False),
+])
+def test_an_interrupt_ends_iterating_over_a_hung_worker(begin, interrupt):
+    with pytest.raises(KeyboardInterrupt), begin() as source:
+        interrupt()
+        began = time.monotonic()
+        list(source)
+    assert time.monotonic() - began < 1.3
+    for each in getattr(source, "_sources", [source]):
+        assert not each._process.is_alive()
+
+
+def test_an_interrupt_of_close_leaves_no_worker(interrupt):
+    # A worker that is left would keep this program from ending.
+    source = iterate_in_subprocess(hangs)
+    next(iter(source))
+    interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        source.close()
+    assert source._process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.alone
+def test_several_hung_workers_end_in_the_time_of_one():
+    source = iterate_in_subprocesses([hangs] * 3)
+    iterator = iter(source)
+    assert [next(iterator) for _ in range(3)] == [1, 1, 1]
+    began = time.monotonic()
+    source.close()
+    assert time.monotonic() - began < 5
+
+
+def test_an_arena_that_fails_to_shut_down_leaves_no_worker():
+    class Fails(Foreign):
+        def shutdown_arena(self):
+            raise ZeroDivisionError
+
+    source = iterate_in_subprocess(counted(3), arena=Fails())
+    with pytest.raises(ZeroDivisionError):
+        source.close()
+    assert not source._process.is_alive()
+
+
+class EndsAtOnce(multiprocessing.get_context("forkserver").Process):
+    """A worker that is killed, and whose process is gone when start()
+    returns."""
+
+    def start(self):
+        super().start()
+        self.kill()
+        self.join()
+
+
+def test_a_worker_that_is_gone_before_it_is_watched_is_told_of():
+    context = type("Context", (), {"Process": EndsAtOnce})
+    with pytest.raises(WorkerDied):
+        iterate_in_subprocess(counted(1), mp_context=context, timeout=60)
+
+
+def open_descriptors():
+    gc.collect()
+    return os.listdir("/proc/self/fd")
+
+
+def test_a_worker_that_cannot_be_made_leaves_no_descriptor(monkeypatch):
+    class Context:
+        def Process(self, **arguments):  # noqa: N802 - multiprocessing's name
+            raise ZeroDivisionError
+
+    before = open_descriptors()
+    with pytest.raises(ZeroDivisionError):
+        iterate_in_subprocess(counted(1), mp_context=Context())
+    assert open_descriptors() == before
+
+    duplicate, left = os.dup, [0, 0]
+
+    def fail_later(fd):
+        left.pop()
+        return duplicate(fd)
+
+    arena = SharedMemoryArena(1 << 20, consumers=3)
+    before = open_descriptors()
+    with monkeypatch.context() as patch, pytest.raises(IndexError):
+        patch.setattr(os, "dup", fail_later)
+        ipc.broadcast_from_subprocess(counted(1), 3, arena=arena)
+    assert open_descriptors() == before
 
 
 # One pass after another.
