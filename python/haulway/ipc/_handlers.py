@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import array
 import math
+import re
 import sys
 import threading
 import weakref
@@ -280,18 +281,26 @@ def _user_hook(candidates, otherwise):
     return reduce
 
 
+# The formats that memoryview.cast() takes.
+_CASTABLE = frozenset(
+    "?cbBhHiIlLqQnNfdP" + ("e" if sys.version_info >= (3, 12) else "")
+)
+
+
 def _restore_view(buf, format, shape, readonly):
     view = memoryview(buf)
     if format != "B" or len(shape) != 1:
         if 0 in shape:
-            view = memoryview(b"").cast(format)
+            view = memoryview(bytearray()).cast(format)
         else:
             view = view.cast("B").cast(format, shape)
     return view.toreadonly() if readonly and not view.readonly else view
 
 
 def _reduce_memoryview(view):
-    format = view.format if len(view.format) == 1 else "B"
+    format = view.format if view.format in _CASTABLE else "B"
+    if format != view.format and "O" in re.sub(":.*?:", "", view.format):
+        return NotImplemented  # Its elements are objects of this process.
     flat = flat_view(view)
     shape = tuple(view.shape) if format == view.format else (flat.nbytes,)
     return _restore_view, (PickleBuffer(flat), format, shape, view.readonly)

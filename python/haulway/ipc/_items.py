@@ -52,7 +52,10 @@ class _Dump:
         elif cls is float:
             body += struct.pack("<Bd", _FLOAT, obj)
         elif cls is str:
-            text = obj.encode()
+            try:
+                text = obj.encode()
+            except UnicodeEncodeError:
+                self.refuse(obj, path, "has surrogates, which UTF-8 has not")
             body += struct.pack("<BI", _TEXT, len(text))
             body += text
         elif cls is bytes or cls is bytearray:
@@ -90,13 +93,15 @@ class _Dump:
             self.refuse(obj, path, f"of {obj.dtype} cannot go without a pickle")
         item = obj.dtype.itemsize
         flags = _OF_NUMPY | (0 if obj.flags.writeable else _READ_ONLY)
-        if any(stride < 0 or stride % item for stride in obj.strides) or (
-            not obj.flags.forc
-        ):
+        if not obj.flags.forc:
             obj = numpy.ascontiguousarray(obj)
         flat = obj.ravel(order="K").view(numpy.uint8)
-        self.place(flat, name, flags, 0, obj.shape,
-                   [stride // item for stride in obj.strides])
+        # A stride that no element needs may be anything.
+        strides = [
+            stride // item if size > 1 and obj.size else 1
+            for size, stride in zip(obj.shape, obj.strides)
+        ]
+        self.place(flat, name, flags, 0, obj.shape, strides)
 
     def torch_tensor(self, obj, path, torch):
         name = _NAMES.get(str(obj.dtype)[6:])

@@ -62,7 +62,8 @@ def describe(error):
 
 def describe_as_text(error):
     """Returns an exception as bytes for a parent that does not unpickle."""
-    return "".join(traceback.format_exception(error)).rstrip().encode()
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return text.encode(errors="backslashreplace")
 
 
 def _make_encoder(arena, native, pickle_free):

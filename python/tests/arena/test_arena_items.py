@@ -17,6 +17,7 @@ from haulway.ipc import (
     SharedMemoryArena,
     SharedMemoryRingBuffer,
     SharedMemorySegmentPool,
+    WorkerError,
     iterate_in_program,
     iterate_in_subprocess,
 )
@@ -39,6 +40,9 @@ ITEMS = [
     numpy.asfortranarray(RANDOM.random((50, 90))),
     RANDOM.random((90, 90))[::3, ::-2], numpy.array(2.5), numpy.zeros((0, 3)),
     numpy.broadcast_to(RANDOM.random(100), (100, 100)),
+    # Dimensions of size 1 have strides that nothing needs.
+    RANDOM.random((1, 700))[::-1], RANDOM.random((0, 3))[::-1],
+    numpy.lib.stride_tricks.as_strided(RANDOM.random(3), (1, 3), (5, 8)),
     *(torch.ones(50, 90).to(d) for d in (
         torch.float32, torch.bfloat16, torch.float8_e5m2, torch.complex64)),
     torch.rand(50, 90).t(), torch.rand(1000, 1000)[5:7, 3:9],
@@ -71,6 +75,25 @@ def test_items_come_back_as_they_were(kind):
     for _ in range(2):
         for sent, got in zip(ITEMS, source, strict=True):
             assert same(sent, got), (sent, got)
+
+
+def test_text_without_utf8_is_told_of_with_its_place():
+    source = iterate_in_subprocess(
+        lambda: [{"a": [1, "\ud800"]}], pickle_free=True, mp_context="fork"
+    )
+    with pytest.raises(WorkerError, match=r"item\['a'\]\[1\] is str"):
+        list(source)
+
+
+def fails_with_surrogates():
+    raise ValueError("caf\udce9")
+
+
+def test_a_failure_with_any_text_is_told_of():
+    with pytest.raises(WorkerError, match=r"caf\\udce9"):
+        iterate_in_subprocess(
+            fails_with_surrogates, pickle_free=True, mp_context="fork",
+            arena=SharedMemoryArena(1 << 20))
 
 
 def test_read_only_arrays_and_transposed_tensors_stay_so():

@@ -201,6 +201,20 @@ def test_memoryviews_keep_shape_and_format(carry):
     assert back.shape == (30, 100) and back.format == "i"
     assert back.tolist() == source.tolist()
     assert carry(memoryview(bytes(9000))).readonly
+    assert not carry(memoryview(numpy.zeros((0, 5)))).readonly
+
+
+@pytest.mark.parametrize("dtype", ["f2", "g", ">i4", [("a", "i4"), ("O", "f8")]])
+def test_memoryviews_of_any_elements_keep_their_bytes(carry, dtype):
+    # Before Python 3.12, memoryview.cast() does not take half floats.
+    source = memoryview(numpy.ones(9600, "u1").view(dtype))
+    assert carry(source).tobytes() == source.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["O", [("a", "O"), ("b", "i4")]])
+def test_memoryviews_of_objects_are_refused(carry, dtype):
+    with pytest.raises(TypeError, match="memoryview"):
+        carry(memoryview(numpy.zeros(3000, dtype)))
 
 
 def test_large_bytes_as_keys(carry):
