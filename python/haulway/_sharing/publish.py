@@ -8,7 +8,7 @@ from multiprocessing.util import Finalize
 
 from .. import _haulway
 from .._describing import described, public
-from .._errors import ArgumentTypeError
+from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._making.assemble import maker, tensors_by_name
 from .._options import READING, whole
 from .._reading.call import Reading, check_framework, reads
@@ -18,6 +18,7 @@ from ..ipc._offload import ItemPickler
 
 _lock = threading.Lock()
 _publications = {}  # This process's publications, by name.
+_LONGEST_WAIT_S = 5
 
 
 class Publication:
@@ -33,19 +34,27 @@ class Publication:
     def __init__(self, name):
         self.name = name
         self._core = _haulway.Publisher.open(name)
+        self._version = self._core.version
         self._lock = threading.RLock()
-        self._closed = False
-        self._finalizer = Finalize(self, self._core.close, exitpriority=10)
+        self._closed = []  # Not empty once it is closed.
+        self._finalizer = Finalize(
+            self, _close, (self._core, self._lock, self._closed),
+            exitpriority=10,
+        )
 
     @property
     def version(self):
         """The number of the newest version; the first is 1."""
-        return self._core.version
+        return self._version
 
     def _show(self, state, keep):
         encoder = _encoder()
         with self._lock:
-            self._core.publish(encoder, state, keep)
+            if self._closed:
+                raise InvalidArgumentError(
+                    "the publication is closed", "kInvalidArgument"
+                )
+            self._version = self._core.publish(encoder, state, keep)
         return self
 
     def close(self):
@@ -55,7 +64,6 @@ class Publication:
             if _publications.get(self.name) is self:
                 del _publications[self.name]
         with self._lock:
-            self._closed = True
             self._finalizer()
 
     def __enter__(self):
@@ -67,6 +75,17 @@ class Publication:
     def __repr__(self):
         shown = "closed" if self._closed else f"version {self.version}"
         return described(self, repr(self.name), shown)
+
+
+def _close(core, lock, closed):
+    """Closes a publication when no thread uses it; at exit, a daemon thread may
+    do so for longer than it is waited for."""
+    closed.append(True)
+    if lock.acquire(timeout=_LONGEST_WAIT_S):
+        try:
+            core.close()
+        finally:
+            lock.release()
 
 
 def _publication(name):

@@ -284,6 +284,27 @@ def test_a_publisher_that_ends_removes_its_name(name, fork):
 
 # Under load
 
+def test_a_program_may_end_while_a_thread_publishes(name):
+    code = """
+import sys, threading, numpy, haulway
+
+state = {"x": numpy.zeros(500_000)}
+def publish_for_ever():
+    while True:
+        haulway.publish(sys.argv[1], state)
+
+threading.Thread(target=publish_for_ever, daemon=True).start()
+haulway.subscribe(sys.argv[1]).wait(newer_than=200)
+"""
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", code, name], stderr=subprocess.DEVNULL,
+            timeout=60,
+        )
+        assert done.returncode == 0
+    assert name not in os.listdir(folder())
+
+
 def test_every_version_that_is_seen_is_whole(name, fork):
     readers = [fork(keep_reading, name, 400) for _ in range(2)]
     publisher = fork(keep_publishing, name, 400)
