@@ -28,15 +28,27 @@ std::string LinkTarget(const std::string& path) {
   return length < 0 ? std::string() : std::string(target.data(), length);
 }
 
+// Returns the error for a process whose files cannot be looked at, if a limit
+// of this process is the reason. Otherwise the process has just ended, or
+// belongs to another user, and is skipped.
+Status CheckOwnLimits(int error) {
+  if (error != EMFILE && error != ENFILE && error != ENOMEM) return Status();
+  return Status::FromErrno(error, "cannot look for shared memory");
+}
+
 // Opens the file if the process holds it. Returns an empty UniqueFd if not.
-UniqueFd FindIn(const std::string& process, const std::string& target) {
+Result<UniqueFd> FindIn(const std::string& process, const std::string& target) {
   const std::string folder = fmt::format("/proc/{}/fd", process);
   const Directory files(::opendir(folder.c_str()), &::closedir);
-  if (files == nullptr) return UniqueFd();
+  if (files == nullptr) {
+    HAULWAY_TRY(CheckOwnLimits(errno));
+    return UniqueFd();
+  }
   while (const dirent* file = ::readdir(files.get())) {
     const std::string path = fmt::format("{}/{}", folder, file->d_name);
     if (LinkTarget(path) != target) continue;
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (fd.get() < 0) HAULWAY_TRY(CheckOwnLimits(errno));
     // Another file may have reused the descriptor number meanwhile.
     if (fd.get() >= 0 &&
         LinkTarget(fmt::format("/proc/self/fd/{}", fd.get())) == target) {
@@ -101,7 +113,10 @@ Status VisitMemoryFiles(
     const std::string folder = fmt::format("/proc/{}/fd", pid);
     // Processes of other users cannot be inspected.
     const Directory files(::opendir(folder.c_str()), &::closedir);
-    if (files == nullptr) continue;
+    if (files == nullptr) {
+      HAULWAY_TRY(CheckOwnLimits(errno));
+      continue;
+    }
     while (const dirent* file = ::readdir(files.get())) {
       const std::string path = fmt::format("{}/{}", folder, file->d_name);
       if (LinkTarget(path).starts_with(target)) visit(pid, path);
@@ -112,10 +127,9 @@ Status VisitMemoryFiles(
 
 Result<UniqueFd> FindMemoryFile(std::string_view label, uint64_t likely_pid) {
   const std::string target = fmt::format("/memfd:{} (deleted)", label);
-  if (UniqueFd fd = FindIn(fmt::format("{}", likely_pid), target);
-      fd.get() >= 0 && IsOurs(fd.get())) {
-    return fd;
-  }
+  HAULWAY_ASSIGN(UniqueFd likely,
+                 FindIn(fmt::format("{}", likely_pid), target));
+  if (likely.get() >= 0 && IsOurs(likely.get())) return likely;
   const Directory processes(::opendir("/proc"), &::closedir);
   if (processes == nullptr) {
     return Status::FromErrno(errno, "cannot read /proc");
@@ -123,7 +137,7 @@ Result<UniqueFd> FindMemoryFile(std::string_view label, uint64_t likely_pid) {
   bool is_of_another = false;
   while (const dirent* process = ::readdir(processes.get())) {
     if (process->d_name[0] < '1' || process->d_name[0] > '9') continue;
-    UniqueFd fd = FindIn(process->d_name, target);
+    HAULWAY_ASSIGN(UniqueFd fd, FindIn(process->d_name, target));
     if (fd.get() < 0) continue;
     if (IsOurs(fd.get())) return fd;
     is_of_another = true;

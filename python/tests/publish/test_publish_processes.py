@@ -366,6 +366,33 @@ def test_a_limit_of_the_system_is_an_error(name, fork):
     assert fork.end(fork(publish_too_much)) == 0
 
 
+def allow_more_descriptors(count):
+    taken = set(map(int, os.listdir("/proc/self/fd")))
+    free = (fd for fd in range(1 << 20) if fd not in taken)
+    most = [next(free) for _ in range(count + 1)][-1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_without_descriptors_nobody_publishes_or_waits_in_vain(
+        name, fork, count):
+    haulway.publish(name, 1)
+
+    def publish_and_subscribe():
+        sys.stderr.flush()
+        subscribe = haulway.subscribe  # It imports its module now.
+        allow_more_descriptors(count)
+        with pytest.raises((haulway.IoError, haulway.UnavailableError)):
+            haulway.publish(name, 2)
+        try:
+            subscribe(name, timeout=10).close()
+        except haulway.IoError as error:
+            assert "Too many open files" in str(error)
+
+    assert fork.end(fork(publish_and_subscribe)) == 0
+    assert haulway.subscribe(name).state == 1
+
+
 def test_files_are_their_users_alone(name):
     haulway.publish(name, 1)
     facts = os.stat(folder())
