@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <memory>
@@ -101,11 +102,19 @@ inline Signals SignalsOf(nanobind::handle target, uint64_t bytes,
   return SignalsOf(target);
 }
 
+inline bool IsPipe(const std::string& path) {
+  struct stat facts;
+  return ::stat(path.c_str(), &facts) == 0 && S_ISFIFO(facts.st_mode);
+}
+
 // Opens a path, a Target, or a function that takes the bytes in order.
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
                                           const FileSinkOptions& file) {
   if (PyUnicode_Check(target.ptr())) {
-    return Unwrap(haulway::OpenSink(*TargetName(target), {.file = file}));
+    const std::string name = *TargetName(target);
+    const auto open = [&] { return haulway::OpenSink(name, {.file = file}); };
+    // Opening a pipe waits for its reader.
+    return IsPipe(name) ? Minding(open) : Unwrap(WithoutGil(open));
   }
   if (nanobind::isinstance<Target>(target)) {
     const auto& url = nanobind::cast<const Target&>(target);

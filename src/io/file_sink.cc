@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -493,6 +494,32 @@ class FileSink : public ByteSink {
   const pid_t owner_ = ::getpid();
 };
 
+// The longest time that a cancelled wait for a pipe's reader goes on.
+constexpr int kReaderMs = 50;
+
+Status CheckCancelled() {
+  if (!CancelScope::IsCancelled()) return Status();
+  return Status(Code::kCancelled, "waiting for the reader was cancelled");
+}
+
+// Opens a device or a pipe. Waits until a pipe has a reader.
+Result<UniqueFd> OpenStream(const std::string& path, bool is_pipe,
+                            std::string_view name) {
+  while (true) {
+    // O_NONBLOCK: waits can be cancelled.
+    UniqueFd fd(Retry([&] {
+      return ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    }));
+    if (fd.get() >= 0) return fd;
+    if (!is_pipe || errno != ENXIO) {
+      return Status::FromErrno(errno,
+                               fmt::format("cannot open {}", Quote(name)));
+    }
+    HAULWAY_TRY(CheckCancelled());
+    (void)::poll(nullptr, 0, kReaderMs / 5);
+  }
+}
+
 // Makes a sink for a device or a pipe: bytes are written in order and at once.
 std::unique_ptr<ByteSink> MakeStreamSink(UniqueFd fd, std::string name) {
   auto shared = std::make_shared<UniqueFd>(std::move(fd));
@@ -502,6 +529,12 @@ std::unique_ptr<ByteSink> MakeStreamSink(UniqueFd fd, std::string name) {
           const ssize_t count =
               ::write(shared->get(), bytes.data(), bytes.size());
           if (count < 0 && errno == EINTR) continue;
+          if (count < 0 && errno == EAGAIN) {
+            HAULWAY_TRY(CheckCancelled());
+            pollfd room = {shared->get(), POLLOUT, 0};
+            (void)::poll(&room, 1, kReaderMs);
+            continue;
+          }
           if (count < 0) return Status::FromErrno(errno, "write failed");
           bytes = bytes.subspan(static_cast<size_t>(count));
         }
@@ -528,12 +561,8 @@ Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
   }
   if (exists && options.existing == Existing::kRefuse) return IsThere(path);
   if (exists && !S_ISREG(facts.st_mode)) {
-    UniqueFd fd(Retry(
-        [&] { return ::open(target.path().c_str(), O_WRONLY | O_CLOEXEC); }));
-    if (fd.get() < 0) {
-      return Status::FromErrno(errno,
-                               fmt::format("cannot open {}", Quote(path)));
-    }
+    HAULWAY_ASSIGN(UniqueFd fd,
+                   OpenStream(target.path(), S_ISFIFO(facts.st_mode), path));
     return MakeStreamSink(std::move(fd), std::move(path));
   }
   return std::unique_ptr<ByteSink>(

@@ -217,6 +217,44 @@ def test_pipes_behind_links(tmp_path):
         assert done.stdout == source.read_bytes()
 
 
+@pytest.fixture
+def pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.fixture
+def interrupt():
+    """Returns a function that interrupts the test, as Ctrl-C does, 0.3 s after
+    it was called."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("save", [haulway.save, haulway.torch.save])
+def test_an_interrupt_ends_waiting_for_the_reader_of_a_pipe(
+        pipe, interrupt, save):
+    interrupt()
+    with pytest.raises(KeyboardInterrupt):  # Nobody opens it.
+        save({"a": torch.ones(5)}, pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    interrupt()
+    with pytest.raises(KeyboardInterrupt):  # Nobody reads.
+        save({"a": torch.ones(1_000_000)}, pipe)
+    os.close(reader)
+
+
+def test_other_threads_run_while_a_save_waits_for_the_reader_of_a_pipe(pipe):
+    made = {"a": torch.arange(100_000)}
+    future = haulway.save_async(made, pipe, "safetensors")
+    assert not future.done()
+    whole = pipe.read_bytes()
+    assert len(whole) == future.result()["bytes"]
+    assert haulway.load(io.BytesIO(whole))["a"].equal(made["a"])
+
+
 def test_a_raw_file_that_does_not_block_loses_nothing():
     read, write = os.pipe()
     os.set_blocking(write, False)
