@@ -137,7 +137,7 @@ class _Arena:
 
     _zero_copy = True
     _copies = False
-    _is_taken = False
+    _taken_by = None  # The process that iterates over what its worker writes.
 
     def _create(self, kind, *, max_bytes=0, unit_bytes=0, max_units=4096,
                 huge_pages=False, prefault=False, acquire_timeout,
@@ -171,16 +171,28 @@ class _Arena:
     def _take(self):
         """Assigns the arena to an iteration, which will close it."""
         self._open()
-        if self._is_taken:
+        if self._taken_by is not None:
             raise InvalidArgumentError(
                 "this arena belongs to another iteration: make one for each",
                 "kInvalidArgument",
             )
-        self._is_taken = True
+        self._taken_by = os.getpid()
+
+    def _to_write(self):
+        """Returns the native arena to a process that may write to it."""
+        if self._taken_by == os.getpid():
+            # It would overwrite items of the worker, which does not know what
+            # it takes.
+            raise InvalidArgumentError(
+                "the worker of an iteration writes to this arena, and this "
+                "process reads it",
+                "kInvalidArgument",
+            )
+        return self._open()
 
     def open_writer(self):
         """Opens the producer's end."""
-        return _Writer(self._open().open_writer(), self.acquire_timeout)
+        return _Writer(self._to_write().open_writer(), self.acquire_timeout)
 
     def open_reader(self):
         """Opens the consumer's end."""
@@ -274,7 +286,7 @@ class SharedMemoryArena(_Arena):
 
         Do not change it once it is handed over. Where the arena has no room
         the memory is ordinary, and is copied as any other. Raises
-        InvalidArgumentError for a negative size.
+        InvalidArgumentError for a negative size, and in the parent.
         """
         sizes = shape if isinstance(shape, (list, tuple)) else (shape,)
         shape = tuple(not_negative("shape", size) for size in sizes)
@@ -300,7 +312,7 @@ class SharedMemoryArena(_Arena):
         if not nbytes:
             return None
         try:
-            return _call(self._open().lend, min(nbytes, MOST), 0.0)
+            return _call(self._to_write().lend, min(nbytes, MOST), 0.0)
         except ArenaFull:
             self._native.open_writer().count_fallback()
             return None

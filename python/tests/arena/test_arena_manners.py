@@ -278,6 +278,17 @@ def test_an_arena_serves_one_iteration(make):
     assert held[0] == 0 and [item[0] for item in iterator] == [1, 2]
 
 
+def test_only_the_worker_writes_to_an_arena():
+    arena = SharedMemoryArena(1 << 20)
+    with iterate_in_subprocess(counted(3, 50_000), arena=arena) as source:
+        for item in source:
+            before = item.copy()
+            for write in (lambda: arena.empty(6000, "i8"), arena.open_writer):
+                with pytest.raises(ValueError, match="worker of an iteration"):
+                    write()
+            assert (item == before).all()
+
+
 def test_a_broadcast_has_its_arena_for_itself():
     arena = SharedMemoryArena(1 << 20, consumers=2)
     with ipc.broadcast_from_subprocess(counted(3), 2, arena=arena), \
