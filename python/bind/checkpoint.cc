@@ -294,8 +294,16 @@ void BindCheckpoint(nb::module_& module) {
       .def("names", [](const Checkpoint& self) { return Names(self); })
       .def("find",
            [](const Checkpoint& self,
-              std::string_view name) -> std::optional<uint32_t> {
-             const TensorInfo* tensor = self.Find(name);
+              const nb::str& name) -> std::optional<uint32_t> {
+             Py_ssize_t size = 0;
+             const char* const utf8 =
+                 PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+             if (utf8 == nullptr) {  // Lone surrogates, which no name has.
+               PyErr_Clear();
+               return std::nullopt;
+             }
+             const TensorInfo* tensor =
+                 self.Find({utf8, static_cast<size_t>(size)});
              if (tensor == nullptr) return std::nullopt;
              return static_cast<uint32_t>(tensor - self.index().tensors.data());
            })

@@ -62,7 +62,7 @@ def dtype_name(dtype):
 
     Raises InvalidArgumentError if `dtype` is not a dtype.
     """
-    if isinstance(dtype, str):
+    if isinstance(dtype, str) and dtype.isprintable():
         # Accepts any case, and torch's names.
         found = _haulway.dtype_name(dtype)
         if found is not None:

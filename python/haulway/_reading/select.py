@@ -39,7 +39,7 @@ def _patterns(what, patterns):
     if patterns is None:
         return None
     if isinstance(patterns, str):
-        return [patterns]
+        patterns = [patterns]
     if isinstance(patterns, (os.PathLike, bytes, Mapping)):
         raise ArgumentTypeError(
             f"{what} is {type(patterns).__name__}: expected a glob, or several",
@@ -56,6 +56,11 @@ def _patterns(what, patterns):
         if not isinstance(pattern, str):
             raise ArgumentTypeError(
                 f"{what} holds {pattern!r}: expected globs", "kInvalidArgument"
+            )
+        if any("\ud800" <= char <= "\udfff" for char in pattern):
+            raise InvalidArgumentError(
+                f"{what} holds {pattern!r}: expected Unicode",
+                "kInvalidArgument",
             )
     return patterns
 

@@ -95,3 +95,15 @@ def test_parts_of_ranks_are_those_of_array_split():
                 (part,) = _haulway.shard_index((size,), 0, rank, world)
                 found = numpy.arange(size)[part]
                 assert found.tolist() == wanted[rank].tolist()
+
+
+def test_text_that_no_name_can_be_selects_nothing(path):
+    odd = "\ud800"
+    opened = haulway.open(path)
+    assert odd not in opened and opened.get(odd) is None
+    for ask in opened.__getitem__, opened.get_slice, opened.info:
+        with pytest.raises(KeyError):
+            ask(odd)
+    for options in {"include": odd}, {"exclude": ["a", odd]}, {"dtype": odd}:
+        with pytest.raises(haulway.InvalidArgumentError, match="expected"):
+            haulway.load(path, **options)
