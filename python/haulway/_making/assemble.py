@@ -26,22 +26,25 @@ class TorchMaker:
     def __init__(self, device):
         torch, self._torch, self._objects, self._devices = _torch_modules()
         self._objects.check_device(device, "device")
-        self._device = torch.device(device)
-        self._is_cpu = self._device.type == "cpu"
-        self._is_cuda = self._device.type == "cuda"
+        self.device = torch.device(device)
+        self._is_cpu = self.device.type == "cpu"
+        self._is_cuda = self.device.type == "cuda"
+        if self._is_cpu:
+            # torch restores no storage to "cpu:0", which is the same.
+            self.device = torch.device("cpu")
 
     def stream(self, core, rows, reading, order):
         """Yields (position in rows, storage) and loads ahead; see iterate()."""
         if self._is_cuda:
-            return self._devices.cuda_stream(core, rows, self._device, reading)
+            return self._devices.cuda_stream(core, rows, self.device, reading)
         return stream_from_host(self, core, rows, reading, order)
 
     def storages(self, core, rows, reading):
-        if self._torch.is_meta(self._device):
+        if self._torch.is_meta(self.device):
             return {row: self._torch.meta_storage(core, row) for row in rows}
         if self._is_cuda:
             return dict(zip(
-                rows, self._devices.cuda_storages(core, rows, self._device, reading)
+                rows, self._devices.cuda_storages(core, rows, self.device, reading)
             ))
         return {
             row: self.storage(memory)
@@ -55,7 +58,7 @@ class TorchMaker:
         tensor = self._torch.tensor_over(storage, info)
         if self._is_cpu or storage.device.type != "cpu":
             return tensor
-        return tensor.to(self._device)
+        return tensor.to(self.device)
 
     def cast(self, tensor, dtype):
         return tensor.to(self._torch.dtype_of(dtype))
@@ -68,7 +71,7 @@ class TorchMaker:
 
     def object(self, core, reading):
         return self._objects.build_object(
-            core, self._device, reading, classes=reading.classes,
+            core, self.device, reading, classes=reading.classes,
             on_gpu=self._is_cuda,
         )
 
@@ -77,7 +80,8 @@ def maker(framework, device="cpu"):
     """Returns the maker of a framework's tensors on a device."""
     if framework == "torch":
         if isinstance(device, bool) or not (
-            isinstance(device, (str, int)) or hasattr(device, "type")
+            isinstance(device, (str, int))
+            or isinstance(getattr(device, "type", None), str)
         ):
             raise ArgumentTypeError(
                 f"device is {type(device).__name__}: expected a device or its "

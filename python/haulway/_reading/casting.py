@@ -89,9 +89,9 @@ def load_cast(core, framework, dtype, include, exclude, device, reading):
         chosen = choose(core, include, exclude)
         rows = storages_of(chosen)
     casting = Casting(core, dtype, rows)
-    if framework == "torch":
-        return _load_torch(core, casting, chosen, device, reading)
     make = maker(framework, device)
+    if framework == "torch":
+        return _load_torch(core, casting, chosen, make.device, reading)
     memories = casting.load(reading)
     if chosen is None:
         return build_over(core, _CastFactory(core, memories, casting, make))

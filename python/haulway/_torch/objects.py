@@ -56,7 +56,7 @@ def check_device(device, called="map_location"):
     if isinstance(device, (str, int)):
         try:
             torch.device(device)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"{called} is {device!r}: {str(error).splitlines()[0]}",
                 "kInvalidArgument",

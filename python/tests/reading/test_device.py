@@ -137,9 +137,20 @@ def test_loading_there_without_a_gpu(tmp_path):
         list(haulway.iterate(path, device="cuda:0"))
 
 
-@pytest.mark.parametrize("device", [True, 1.5, None, "cuda:x", -1])
+@pytest.mark.parametrize("device", [
+    True, 1.5, None, "cuda:x", -1, 1 << 63, torch.tensor(0),
+])
 def test_what_names_no_device(tmp_path, device):
     path = tmp_path / "model.pt"
     torch.save({"w": torch.ones(3)}, path)
     with pytest.raises(haulway.InvalidArgumentError, match="device is"):
         haulway.load(path, device=device)
+
+
+def test_the_cpu_with_a_number_is_the_cpu(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"w": torch.ones(3)}, path)
+    for device in "cpu:0", torch.device("cpu", 0):
+        for options in {}, {"include": "w"}, {"dtype": "bf16"}:
+            loaded = haulway.load(path, device=device, **options)["w"]
+            assert loaded.device == torch.device("cpu")
