@@ -6,6 +6,7 @@ The library does the work, see haulway/select.h; this module converts types.
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -146,13 +147,16 @@ def basic_index(index):
     for item in items:
         if item is None or item is Ellipsis or isinstance(item, slice):
             continue
-        # Arrays, lists and booleans are advanced indices.
+        try:
+            operator.index(item)
+        except TypeError:
+            return None
+        # Arrays and booleans are advanced indices. To torch, its uint8 is one
+        # of the booleans.
         is_truth = isinstance(item, bool) or str(
             getattr(item, "dtype", "")
-        ).endswith("bool")
+        ).endswith(("bool", "torch.uint8"))
         if is_truth or len(getattr(item, "shape", ())) > 0:
-            return None
-        if not hasattr(item, "__index__"):
             return None
     return items
 
@@ -160,5 +164,8 @@ def basic_index(index):
 def check_rank(rank, world, dim):
     for name, value, least in (("rank", rank, None), ("world", world, 1),
                                ("dim", dim, None)):
-        whole(name, value, least)
+        if not -(1 << 63) <= whole(name, value, least) < 1 << 63:
+            raise InvalidArgumentError(
+                f"{name} is {value}: expected 64 bits", "kInvalidArgument"
+            )
     _haulway.shard_index((), dim, rank, world)

@@ -199,10 +199,31 @@ def test_shards_of_one_tensor_are_one(tmp_path):
 
 @pytest.mark.parametrize("rank, world, message", [
     (2, 2, "rank is 2"), (-1, 2, "rank is -1"), (0, 0, "world is 0"),
+    (1 << 63, 2, "rank is"), (0, 1 << 64, "world is"),
 ])
 def test_ranks_that_are_none_are_refused(path, rank, world, message):
     with pytest.raises(haulway.Error, match=message):
         haulway.shard(path, rank, world)
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+@pytest.mark.parametrize("index", [
+    torch.tensor(1, dtype=torch.uint8), torch.tensor(0, dtype=torch.uint8),
+    torch.tensor(1), np.array(1), np.array(True), torch.tensor(1.5),
+    np.array("a"), np.array(None), np.float16, int,
+], ids=repr)
+def test_scalars_mean_what_they_mean_to_the_framework(path, framework, index):
+    checkpoint = haulway.open(path, framework)
+    part, whole = checkpoint.get_slice("x"), checkpoint["x"]
+    try:
+        wanted = whole[index]
+    except (IndexError, TypeError) as error:
+        with pytest.raises(type(error)):
+            part[index]
+    else:
+        found = part[index]
+        assert found.shape == wanted.shape
+        assert found.tolist() == wanted.tolist()
 
 
 def test_plans_say_what_is_read(path):
