@@ -28,7 +28,7 @@ from .._errors import (
     UnsupportedError,
 )
 from .._making import allowed as _allowed
-from .._options import READING
+from .._options import READING, text
 from .._reading.call import Reading, reads
 from .._reading.source import is_path, path_of
 from .._torch import private as _torch_private
@@ -122,6 +122,7 @@ def _load(f, map_location, pickle_module, weights_only, encoding, reading,
             "pickles itself",
             "kUnsafe",
         )
+    text("encoding", encoding)
     mapped = reading.io == "mmap"
     if not is_path(f):
         if mapped:

@@ -234,6 +234,8 @@ def test_python_2_strings():
     assert load(io.BytesIO(legacy)) == {"k\xe9": 1}
     assert load(io.BytesIO(legacy), encoding="bytes") == {b"k\xc3\xa9": 1}
     assert load(io.BytesIO(legacy), encoding="latin1") == {"k\xc3\xa9": 1}
+    with pytest.raises(haulway.ArgumentTypeError, match="encoding is NoneType"):
+        load(io.BytesIO(legacy), encoding=None)
 
 
 def test_big_endian_files_of_every_type(tmp_path):
