@@ -47,8 +47,9 @@ class LoadMemory {
     BringIn(part);
     return part;
   }
-  // Populates the pages of a part.
+  // Populates the pages of a part, which may be empty.
   void BringIn(std::span<const std::byte> part) {
+    if (part.empty()) return;
     const StageClock clock;
     fresh_.BringIn(part);
     progress_->AddTime(Stage::kAllocate, clock);

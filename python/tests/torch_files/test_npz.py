@@ -66,6 +66,17 @@ def test_every_array_is_what_numpy_reads(model):
             checkpoint.get_slice("fortran")[1:, 2], peer["fortran"][1:, 2])
 
 
+@pytest.mark.parametrize("save", [numpy.savez, numpy.savez_compressed])
+@pytest.mark.parametrize("io_mode", ["auto", "mmap", "pread"])
+def test_arrays_without_elements_alone(save, io_mode, tmp_path):
+    empty = {"a": numpy.zeros((0, 3)), "b": numpy.zeros(0, bool)}
+    save(tmp_path / "empty.npz", **empty)
+    found = haulway.load(tmp_path / "empty.npz", "numpy", io=io_mode)
+    assert found.keys() == empty.keys()
+    for name, array in found.items():
+        same(array, empty[name])
+
+
 @pytest.mark.parametrize("io_mode", ["auto", "mmap", "pread"])
 def test_every_call_that_reads_takes_it(model, io_mode):
     expected = arrays()
