@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -318,10 +319,8 @@ class Comparison {
     const size_t parts = convert::NumbersPerElement(pair.a_dtype);
     const uint64_t a_item = ItemBytes(pair.a_dtype);
     const uint64_t b_item = ItemBytes(pair.b_dtype);
-    // The difference of 64-bit integers may not be exact as a double.
-    const bool is_exact =
-        pair.a_dtype == pair.b_dtype &&
-        (pair.a_dtype == DType::kI64 || pair.a_dtype == DType::kU64);
+    // A double cannot hold every 64-bit integer.
+    const bool is_wide = IsWide(pair.a_dtype) || IsWide(pair.b_dtype);
     const uint64_t count = a.size() / a_item;
     const uint64_t step = kNumbersAtOnce / parts;
     Tally tally;
@@ -336,9 +335,10 @@ class Comparison {
       for (uint64_t i = 0; i < size; ++i) {
         if (parts == 2) {
           CountComplex(x + 2 * i, y + 2 * i, tally);
-        } else if (is_exact) {
-          CountExact(a_part.data() + i * a_item, b_part.data() + i * b_item,
-                     pair.a_dtype == DType::kI64, std::abs(y[i]), tally);
+        } else if (is_wide) {
+          CountWide(Widest(a_part.data() + i * a_item, pair.a_dtype, x[i]),
+                    Widest(b_part.data() + i * b_item, pair.b_dtype, y[i]),
+                    tally);
         } else {
           CountOne(x[i], y[i], tally);
         }
@@ -390,15 +390,25 @@ class Comparison {
     if (!same(x[0], y[0]) || !same(x[1], y[1])) ++tally.differing;
   }
 
-  void CountExact(const std::byte* a, const std::byte* b, bool is_signed,
-                  double size, Tally& tally) const {
-    uint64_t x = 0, y = 0;
-    std::memcpy(&x, a, sizeof(x));
-    std::memcpy(&y, b, sizeof(y));
-    // With the sign bit flipped, signed integers compare like unsigned ones.
-    const uint64_t sign = is_signed ? uint64_t{1} << 63 : 0;
-    const bool is_less = (x ^ sign) < (y ^ sign);
-    Add(static_cast<double>(is_less ? y - x : x - y), size, tally);
+  static bool IsWide(DType dtype) {
+    return dtype == DType::kI64 || dtype == DType::kU64;
+  }
+  // Returns the exact value of an element. `number` is the element as a double.
+  static long double Widest(const std::byte* element, DType dtype,
+                            double number) {
+    static_assert(std::numeric_limits<long double>::digits >= 64);
+    if (!IsWide(dtype)) return number;
+    uint64_t value = 0;
+    std::memcpy(&value, element, sizeof(value));
+    if (dtype == DType::kU64) return static_cast<long double>(value);
+    return static_cast<long double>(static_cast<int64_t>(value));
+  }
+  void CountWide(long double x, long double y, Tally& tally) const {
+    if (!std::isfinite(x) || !std::isfinite(y)) {
+      return CountOne(static_cast<double>(x), static_cast<double>(y), tally);
+    }
+    Add(static_cast<double>(std::abs(x - y)), static_cast<double>(std::abs(y)),
+        tally);
   }
 
   void Conclude() {

@@ -164,6 +164,24 @@ def test_tolerance_and_dtypes(tmp_path, run):
             haulway.diff(a, b, atol=wrong)
 
 
+@pytest.mark.parametrize("a, b", [
+    (numpy.int64([2**53 + 1]), numpy.uint64([2**53])),
+    (numpy.int64([2**53 + 1]), numpy.float64([2**53])),
+    (numpy.float64([2**64]), numpy.uint64([2**64 - 1])),
+    (numpy.int64([-1]), numpy.uint64([2**64 - 1])),
+    (numpy.int64([0]), numpy.float32([math.inf])),
+    (numpy.float16([math.nan]), numpy.uint64([0])),
+])
+def test_large_integers_of_two_dtypes_are_compared_exactly(tmp_path, a, b):
+    numpy.savez(tmp_path / "a.npz", x=a)
+    numpy.savez(tmp_path / "b.npz", x=b)
+    [changed] = haulway.diff(tmp_path / "a.npz", tmp_path / "b.npz",
+                             ignore_dtype=True).changed
+    assert changed.differing == 1
+    if numpy.isfinite(a[0]) and numpy.isfinite(b[0]):
+        assert changed.max_abs == float(abs(int(a[0]) - int(b[0])))
+
+
 def test_views_and_signs_are_compared_as_they_read(tmp_path):
     base = torch.randn(40, 30)
     both = torch.randn(5, dtype=torch.complex64)
