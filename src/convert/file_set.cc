@@ -241,14 +241,18 @@ Status FileSet::Commit() {
 }
 
 Result<FileSet::LateSink*> FileSet::Open(File file, bool is_copied) {
+  for (const Checkpoint* const from : options_.from) {
+    if (!IsFileOf(*from, file.path)) continue;
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} is a file of a checkpoint that is read: "
+                              "expected another name",
+                              Quote(file.path)));
+  }
   FileSinkOptions options;
   options.durability = options_.durability;
   // Direct I/O may not write the last bytes before Commit(), and kernel copies
   // go through the page cache.
   if (options_.is_read_back || is_copied) options.direct = false;
-  options.is_read = std::ranges::any_of(
-      options_.from,
-      [&](const Checkpoint* from) { return IsFileOf(*from, file.path); });
   HAULWAY_ASSIGN(
       auto sink,
       LateSink::Open(file.path, options, options_.is_read_back, options_.open));

@@ -440,6 +440,25 @@ def test_a_file_is_not_converted_onto_itself(tmp_path):
         haulway.convert(tmp_path / "a.pt", tmp_path / "a.pt", dtype="bf16")
 
 
+def test_a_shard_of_the_source_is_not_written(tmp_path):
+    haulway.save({f"t{i}": torch.full((1000,), i) for i in range(4)},
+                 tmp_path / "m.pt")
+    haulway.convert(tmp_path / "m.pt", tmp_path / "m.safetensors", shard=16_000)
+    index = tmp_path / "m.safetensors.index.json"
+    shard = min(tmp_path.glob("m-*"))
+    os.link(shard, tmp_path / "linked.safetensors")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for out, options in (
+        (shard, {}), (tmp_path / "linked.safetensors", {}),
+        (tmp_path / "m.safetensors", {"shard": 16_000}),
+    ):
+        with pytest.raises(haulway.InvalidArgumentError, match="is read: "):
+            haulway.convert(index, out, **options)
+    with pytest.raises(haulway.InvalidArgumentError, match="is read: "):
+        haulway.repair(index, shard)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_an_old_file_stays_where_converting_fails(tmp_path):
     torch.save(tied(), tmp_path / "a.pt")
     (tmp_path / "b.safetensors").write_bytes(b"old")

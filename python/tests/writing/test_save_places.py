@@ -157,30 +157,6 @@ def test_an_edit_never_overwrites_what_it_reads(opened, name):
     assert path.read_bytes() == before
 
 
-def test_a_conversion_never_overwrites_its_source(opened):
-    folder = opened / "shut"
-    folder.mkdir()
-    made = {f"t{i}": torch.full((ELEMENTS,), float(i)) for i in range(4)}
-    haulway.save(made, opened / "m.pt")
-    haulway.convert(opened / "m.pt", folder / "m.safetensors", shard=8 << 20)
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    assert len(before) > 2
-    for path in before:
-        path.chmod(0o666)
-    folder.chmod(0o555)
-    index = folder / "m.safetensors.index.json"
-    first = min(path for path in before if path != index)
-
-    def convert():
-        with pytest.raises(haulway.PermissionDeniedError, match="beside"):
-            haulway.convert(index, first, dtype="f64")
-
-    status = as_another(convert)
-    folder.chmod(0o755)
-    assert status == 0
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-
-
 # Open files
 
 
