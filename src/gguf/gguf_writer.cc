@@ -163,8 +163,9 @@ bool Put(const std::string& value, ValueType type, HeaderText* out) {
 }
 bool Put(double value, ValueType type, HeaderText* out) {
   if (type == ValueType::kF32) {
-    out->U32(std::bit_cast<uint32_t>(static_cast<float>(value)));
-    return true;
+    const auto single = static_cast<float>(value);
+    out->U32(std::bit_cast<uint32_t>(single));
+    return std::isfinite(single) || !std::isfinite(value);
   }
   out->U64(std::bit_cast<uint64_t>(value));
   return type == ValueType::kF64;

@@ -364,6 +364,19 @@ def test_values_keep_their_kind(tmp_path):
         haulway.edit(path, set={"llama.block_count": "nine"})
 
 
+def test_a_number_that_its_kind_cannot_hold_is_refused(tmp_path):
+    path = tmp_path / "x.gguf"
+    metadata = {"general.architecture": "llama", "scale": numpy.float32(1),
+                "count": numpy.uint8(1)}
+    haulway.save(tensors(), path, metadata=metadata)
+    for key, value in {"scale": "1e39", "count": "300"}.items():
+        with pytest.raises(haulway.InvalidArgumentError, match="cannot be of"):
+            haulway.edit(path, set={key: value})
+    haulway.edit(path, set={"scale": "inf"})
+    with haulway.open(path) as file:
+        assert file.metadata == {**metadata, "scale": float("inf")}
+
+
 def test_an_object_keeps_what_is_no_tensor(tmp_path):
     path = tmp_path / "x.pt"
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
