@@ -190,7 +190,6 @@ class Editing {
     options.dtype = edit_.dtype;
     options.dtype_of = edit_.dtype_of;
     options.ties = edit_.untie ? Ties::kCopy : Ties::kKeep;
-    options.verify = false;  // Unchanged tensors are copied without a check.
     std::set<std::string_view> gone = dropped_;
     for (const auto& one : edit_.replace) gone.insert(one.name);
     options.select = [&](std::string_view name) {

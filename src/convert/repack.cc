@@ -196,6 +196,8 @@ Result<Repacked> convert::RepackWithNames(const Checkpoint& checkpoint,
     // A source in memory is written without a copy.
     if (checkpoint.source().View(0, 0).has_value()) loading.io = IoMode::kMmap;
     loading.threads = options.archive.threads;
+    // The new file gets new checksums, which would hide damage.
+    loading.verify = true;
     const std::vector<uint32_t>& rows = renumbering.order();
     HAULWAY_ASSIGN(const LoadedStorages loaded,
                    LoadStorages(checkpoint, rows, loading));

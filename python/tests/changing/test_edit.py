@@ -402,6 +402,24 @@ def test_an_object_keeps_what_is_no_tensor(tmp_path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("change", [
+    {"rename": {"c": "d"}}, {"drop": "c"}, {"drop": "a", "dtype": "f64"},
+    {"untie": True},
+])
+def test_damage_gets_no_new_checksum(tmp_path, change, run):
+    path = tmp_path / "x.pt"
+    weight = torch.arange(1000.0)
+    torch.save({"a": weight, "b": weight[400:600], "c": torch.ones(2)}, path)
+    held = bytearray(path.read_bytes())
+    held[held.index(weight[500:510].numpy().tobytes())] ^= 1
+    path.write_bytes(held)
+    with pytest.raises(haulway.MismatchError):
+        haulway.edit(path, **change)
+    run("repack", path, tmp_path / "y.pt", code=1)
+    assert path.read_bytes() == held
+    assert os.listdir(tmp_path) == [path.name]
+
+
 def test_ties_stay_until_they_are_untied(tmp_path):
     path = tmp_path / "x.pt"
     shared = torch.arange(1000.0)
