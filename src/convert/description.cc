@@ -44,7 +44,7 @@ class Describing {
     HAULWAY_TRY(ChooseRows());
     HAULWAY_TRY(SettleTies());
     HAULWAY_TRY(CheckWhatIsReadInParts());
-    made_.what = Describe();
+    HAULWAY_ASSIGN(made_.what, Describe());
     return std::move(made_);
   }
 
@@ -284,7 +284,7 @@ class Describing {
     bool is_mixed = false;  // Tensors in disjoint ranges have different dtypes.
   };
 
-  TensorsToWrite Describe() {
+  Result<TensorsToWrite> Describe() {
     TensorsToWrite all;
     if (keeps_) KeepStorages(&all);
     all.tensors.reserve(made_.rows.size());
@@ -305,7 +305,8 @@ class Describing {
         tensor.bytes = ElementsOf(from_, row.tensor, row.to, source_);
       }
     }
-    CopyMetadata(index_, to_, options_.metadata, &all, &made_.left_out);
+    HAULWAY_TRY(
+        CopyMetadata(index_, to_, options_.metadata, &all, &made_.left_out));
     return all;
   }
 

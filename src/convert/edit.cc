@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <map>
 #include <set>
@@ -45,30 +44,6 @@ namespace {
 
 // Start of the tensors in a safetensors file that is written anew.
 constexpr uint64_t kRoomyAlignment = 4096;
-
-// Parses `text` as a value of the same kind as `old`.
-Result<FactValue> ValueLike(const FactValue& old, std::string_view text) {
-  const char* const end = text.data() + text.size();
-  const auto number = [&](auto value) -> Result<FactValue> {
-    const auto [at, error] = std::from_chars(text.data(), end, value);
-    if (error == std::errc() && at == end) return FactValue(value);
-    return Status(
-        Code::kInvalidArgument,
-        fmt::format("{} is not a number like the old value", Quote(text)));
-  };
-  if (std::holds_alternative<int64_t>(old)) return number(int64_t{});
-  if (std::holds_alternative<uint64_t>(old)) return number(uint64_t{});
-  if (std::holds_alternative<double>(old)) return number(double{});
-  if (std::holds_alternative<bool>(old)) {
-    if (text == "true" || text == "false") return FactValue(text == "true");
-    return Status(Code::kInvalidArgument,
-                  fmt::format("{} is neither true nor false", Quote(text)));
-  }
-  if (std::holds_alternative<FactArray>(old)) {
-    return Status(Code::kUnsupported, "a list cannot be set");
-  }
-  return FactValue(std::string(text));
-}
 
 class Editing {
  public:
@@ -318,7 +293,7 @@ class Editing {
         values->push_back({key, FactValue(text)});
         continue;
       }
-      auto value = ValueLike(at->value, text);
+      auto value = convert::ValueLike(at->value, text);
       if (!value.ok()) return std::move(value).status().In(Quote(key));
       at->value = *std::move(value);
     }

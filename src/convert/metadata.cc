@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 #include <variant>
 
@@ -12,9 +13,32 @@
 
 namespace haulway::convert {
 
-void CopyMetadata(const CheckpointIndex& index, Format to,
-                  std::span<const Fact> set, TensorsToWrite* all,
-                  std::vector<LeftOut>* left_out) {
+Result<FactValue> ValueLike(const FactValue& old, std::string_view text) {
+  const char* const end = text.data() + text.size();
+  const auto number = [&](auto value) -> Result<FactValue> {
+    const auto [at, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && at == end) return FactValue(value);
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("{} is not a number like the old value", Quote(text)));
+  };
+  if (std::holds_alternative<int64_t>(old)) return number(int64_t{});
+  if (std::holds_alternative<uint64_t>(old)) return number(uint64_t{});
+  if (std::holds_alternative<double>(old)) return number(double{});
+  if (std::holds_alternative<bool>(old)) {
+    if (text == "true" || text == "false") return FactValue(text == "true");
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} is neither true nor false", Quote(text)));
+  }
+  if (std::holds_alternative<FactArray>(old)) {
+    return Status(Code::kUnsupported, "a list cannot be set");
+  }
+  return FactValue(std::string(text));
+}
+
+Status CopyMetadata(const CheckpointIndex& index, Format to,
+                    std::span<const Fact> set, TensorsToWrite* all,
+                    std::vector<LeftOut>* left_out) {
   const Capabilities& can = EntryOf(to).can;
   std::vector<Fact> facts;
   if (index.metadata.has_value()) {
@@ -28,9 +52,16 @@ void CopyMetadata(const CheckpointIndex& index, Format to,
     const auto at = std::ranges::find(facts, fact.name, &Fact::name);
     if (at == facts.end()) {
       facts.push_back(fact);
-    } else {
-      *at = fact;
+      continue;
     }
+    const auto* const text = std::get_if<std::string>(&fact.value);
+    if (!can.values || text == nullptr) {
+      *at = fact;
+      continue;
+    }
+    auto value = ValueLike(at->value, *text);
+    if (!value.ok()) return std::move(value).status().In(Quote(fact.name));
+    at->value = *std::move(value);
   }
   std::vector<std::pair<std::string, std::string>> noted;
   for (const Fact& fact : facts) {
@@ -52,6 +83,7 @@ void CopyMetadata(const CheckpointIndex& index, Format to,
     noted.emplace_back("format", "pt");
   }
   if (!noted.empty()) all->metadata = std::move(noted);
+  return Status();
 }
 
 Status CheckMetadata(std::span<const Fact> set, Format to) {

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,10 +18,14 @@ namespace haulway::convert {
 
 // Copies values to a format that stores values, and texts to a format that
 // stores texts; adds the rest to `left_out`. `set` replaces old values with the
-// same names. Requires: CheckMetadata(set, to).
-void CopyMetadata(const CheckpointIndex& index, Format to,
-                  std::span<const Fact> set, TensorsToWrite* all,
-                  std::vector<LeftOut>* left_out);
+// same names; in a format that stores values, a text replaces an old value as
+// ValueLike() does. Requires: CheckMetadata(set, to).
+Status CopyMetadata(const CheckpointIndex& index, Format to,
+                    std::span<const Fact> set, TensorsToWrite* all,
+                    std::vector<LeftOut>* left_out);
+
+// Parses `text` as a value of the same kind as `old`.
+Result<FactValue> ValueLike(const FactValue& old, std::string_view text);
 
 // Fails with kUnsupported if the format cannot store one of these.
 Status CheckMetadata(std::span<const Fact> set, Format to);

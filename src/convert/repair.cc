@@ -253,7 +253,8 @@ class Repairing {
                                          info.dtype, source_);
     }
     const CheckpointIndex& index = copies_.front()->checkpoint().index();
-    convert::CopyMetadata(index, files.format, {}, &all, &report_.left_out);
+    HAULWAY_TRY(convert::CopyMetadata(index, files.format, {}, &all,
+                                      &report_.left_out));
     for (LeftOut& other : convert::FindLeaves(index).others) {
       report_.left_out.push_back(std::move(other));
     }

@@ -346,7 +346,7 @@ def test_metadata_where_there_is_room_is_written_in_place(tmp_path):
     assert haulway.edit(path, set={"long": "x" * 600})["written_bytes"] == 0
 
 
-def test_values_keep_their_kind(tmp_path):
+def test_values_keep_their_kind(tmp_path, run):
     path = tmp_path / "x.gguf"
     out = gguf.GGUFWriter(path, "llama")
     out.add_uint32("llama.block_count", 7)
@@ -362,6 +362,12 @@ def test_values_keep_their_kind(tmp_path):
     assert (field.contents(), field.types) == (9, [gguf.GGUFValueType.UINT32])
     with pytest.raises(haulway.Error, match="not a number"):
         haulway.edit(path, set={"llama.block_count": "nine"})
+    new = tmp_path / "y.gguf"
+    run("convert", path, new, "--set", "llama.block_count=11")
+    field = gguf.GGUFReader(new).get_field("llama.block_count")
+    assert (field.contents(), field.types) == (11, [gguf.GGUFValueType.UINT32])
+    run("convert", path, new, "--set", "llama.block_count=nine", code=2)
+    assert gguf.GGUFReader(new).get_field("llama.block_count").contents() == 11
 
 
 def test_a_number_that_its_kind_cannot_hold_is_refused(tmp_path):
