@@ -13,6 +13,7 @@
 #include "field_options.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
+#include "is_read.h"
 #include "output.h"
 #include "progress.h"
 #include "values.h"
@@ -124,6 +125,12 @@ int ConvertFile(const ConvertVerbOptions& options) {
     // If it cannot be created, nothing is written.
     std::unique_ptr<ByteSink> proof;
     if (!options.proof.empty()) {
+      HAULWAY_TRY(CheckNotRead(*checkpoint, file, options.proof));
+      if (options.proof == options.out) {
+        return Status(Code::kInvalidArgument,
+                      "the proof would overwrite the new file")
+            .Of(options.proof);
+      }
       HAULWAY_ASSIGN(proof, OpenFileSink(options.proof));
       HAULWAY_TRY(proof->Begin(std::nullopt).status());
     }

@@ -9,6 +9,7 @@
 #include "haulway/compare.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
+#include "is_read.h"
 #include "no_match.h"
 #include "output.h"
 
@@ -35,6 +36,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
     HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
+    HAULWAY_TRY(CheckNotRead(*checkpoint, file, options.out));
     HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
     ManifestOptions made = options.made;
     if (!names.all()) {

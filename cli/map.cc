@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include "command.h"
 #include "file_map.h"
 #include "haulway/open.h"
+#include "is_read.h"
 #include "map_page.h"
 #include "output.h"
 
@@ -19,32 +19,6 @@ namespace {
 struct MapVerbOptions : Options {
   std::string out;
 };
-
-bool IsSame(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-// Returns whether `out` is a file that the map shows.
-bool IsRead(const FileMap& map, const std::string& file,
-            const std::string& out) {
-  struct stat target, one;
-  if (::stat(out.c_str(), &target) != 0) return false;
-  const auto is_at = [&](const std::string& path) {
-    return ::stat(path.c_str(), &one) == 0 && IsSame(target, one);
-  };
-  // A folder, or a name with "file://", does not name the opened file directly.
-  const auto there = map.checkpoint->source().InFile(0, map.bytes);
-  if (there.has_value() && ::fstat(there->fd, &one) == 0 &&
-      IsSame(target, one)) {
-    return true;
-  }
-  std::filesystem::path folder = file;
-  if (!IsFolder(file)) folder = folder.parent_path();
-  return is_at(file) || std::ranges::any_of(map.checkpoint->index().parts,
-                                            [&](const Part& part) {
-                                              return is_at(folder / part.name);
-                                            });
-}
 
 std::string Page(const FileMap& map, const std::string& file) {
   const std::string data = PackFileMap(map, file);
@@ -81,7 +55,7 @@ int MapFile(const MapVerbOptions& options) {
                    MakeFileMap(std::move(source), options.open));
     uint64_t page_bytes = 0;
     if (!options.out.empty()) {
-      if (IsRead(map, file, options.out)) {
+      if (IsReadFrom(*map.checkpoint, file, options.out)) {
         return Status(Code::kInvalidArgument,
                       "the page would overwrite the file that it describes");
       }

@@ -485,3 +485,15 @@ def test_a_glob_may_be_a_class_of_characters(run, tmp_path):
     assert listed("--exclude", "[0-3]") == ["4", "5"]
     run("edit", path, "--drop", "[0-3]")
     assert listed() == ["4", "5"]
+
+
+def test_no_report_overwrites_what_is_read(run, tmp_path):
+    path = tmp_path / "m.safetensors"
+    haulway.save({"a": torch.ones(4)}, path)
+    before = path.read_bytes()
+    new = tmp_path / "new.npz"
+    for words in (["manifest", path, "-o", path], ["map", path, "-o", path],
+                  ["convert", path, new, "--proof", path],
+                  ["convert", path, new, "--proof", new]):
+        assert "would" in run(*words, code=2).stderr
+        assert path.read_bytes() == before and not new.exists()
