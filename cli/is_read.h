@@ -41,13 +41,16 @@ inline bool IsReadFrom(const Checkpoint& checkpoint, const std::string& file,
          });
 }
 
-// Fails if writing `out` would overwrite such a file.
-inline Status CheckNotRead(const Checkpoint& checkpoint,
-                           const std::string& file, const std::string& out) {
-  if (!IsReadFrom(checkpoint, file, out)) return Status();
+inline Status WouldOverwrite(const std::string& out) {
   return Status(Code::kInvalidArgument,
                 "a file that is read would be overwritten")
       .Of(out);
+}
+
+// Fails if writing `out` would overwrite such a file.
+inline Status CheckNotRead(const Checkpoint& checkpoint,
+                           const std::string& file, const std::string& out) {
+  return IsReadFrom(checkpoint, file, out) ? WouldOverwrite(out) : Status();
 }
 
 }  // namespace haulway::cli

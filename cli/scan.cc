@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "haulway/pickle.h"
 #include "haulway/sink.h"
 #include "haulway/verify.h"
+#include "is_read.h"
 #include "output.h"
 #include "sarif.h"
 
@@ -76,8 +79,12 @@ void PrintReport(const ScanOptions& options, const ScanReport& report) {
 int ScanFiles(const ScanOptions& options) {
   Verdict worst = Verdict::kSafe;
   int failed = kDone;
+  bool is_overwritten = false;
   SarifLog log;
   const auto each = [&](const ScanReport& report) -> Status {
+    std::error_code none;
+    is_overwritten = is_overwritten || std::filesystem::equivalent(
+                                           report.file, options.sarif, none);
     worst = std::max(worst, report.verdict);
     log.Add(report);
     if (options.json) {
@@ -106,7 +113,9 @@ int ScanFiles(const ScanOptions& options) {
     }
   }
   if (!options.sarif.empty()) {
-    const Status written = WriteText(options.sarif, log.Text());
+    const Status written = is_overwritten
+                               ? WouldOverwrite(options.sarif)
+                               : WriteText(options.sarif, log.Text());
     if (!written.ok()) return Fail(options, written);
   }
   if (worst == Verdict::kUnsafe) return kFound;

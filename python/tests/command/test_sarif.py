@@ -114,3 +114,13 @@ def test_the_command_alone_shows_what_there_is(run):
     done = run()
     assert done.stdout == run("--help").stdout and "scan" in done.stdout
     assert not done.stderr
+
+
+def test_a_log_does_not_overwrite_what_is_scanned(tmp_path, run):
+    path = tmp_path / "a.pkl"
+    path.write_bytes(pickle.dumps([1]))
+    (tmp_path / "link").symlink_to("a.pkl")
+    for scanned in ("a.pkl", "."):
+        said = run("scan", scanned, "--sarif", "link", code=2)
+        assert "would be overwritten" in said.stderr
+    assert pickle.loads(path.read_bytes()) == [1]
