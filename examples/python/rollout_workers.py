@@ -20,6 +20,7 @@ PAYS = numpy.linspace(0, 1, 10)  # The last lever is the best.
 
 
 def play(name, worker, results):
+    results.cancel_join_thread()  # Nobody takes the last results.
     random = numpy.random.default_rng(worker)
     with haulway.subscribe(name, timeout=60) as policy:
         while not policy.state["done"]:
