@@ -27,6 +27,16 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def interrupt():
+    """Returns a function that interrupts the test, as Ctrl-C does, 0.3 s after
+    it was called."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture(scope="session")
 def small():
     """The path of a real training checkpoint."""

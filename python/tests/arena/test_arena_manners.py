@@ -107,16 +107,6 @@ def test_several_workers_are_ended_together():
     assert not any(each._process.is_alive() for each in source._sources)
 
 
-@pytest.fixture
-def interrupt():
-    """Returns a function that interrupts the test, as Ctrl-C does, 0.3 s after
-    it was called."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.3)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
 def hangs():
     yield 1
     time.sleep(1000)

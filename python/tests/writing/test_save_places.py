@@ -199,16 +199,6 @@ def pipe(tmp_path):
     return tmp_path / "pipe"
 
 
-@pytest.fixture
-def interrupt():
-    """Returns a function that interrupts the test, as Ctrl-C does, 0.3 s after
-    it was called."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.3)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.parametrize("save", [haulway.save, haulway.torch.save])
 def test_an_interrupt_ends_waiting_for_the_reader_of_a_pipe(
         pipe, interrupt, save):
