@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -115,6 +117,13 @@ void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
   PrintNotes(options.out, notes);
 }
 
+// Returns where a name leads; the file need not exist.
+std::filesystem::path PlaceOf(const std::string& name) {
+  std::error_code failed;
+  auto place = std::filesystem::weakly_canonical(name, failed);
+  return failed ? std::filesystem::path(name) : place;
+}
+
 int ConvertFile(const ConvertVerbOptions& options) {
   const std::string& file = options.files.front();
   const auto run = [&]() -> Status {
@@ -126,7 +135,7 @@ int ConvertFile(const ConvertVerbOptions& options) {
     std::unique_ptr<ByteSink> proof;
     if (!options.proof.empty()) {
       HAULWAY_TRY(CheckNotRead(*checkpoint, file, options.proof));
-      if (options.proof == options.out) {
+      if (PlaceOf(options.proof) == PlaceOf(options.out)) {
         return Status(Code::kInvalidArgument,
                       "the proof would overwrite the new file")
             .Of(options.proof);

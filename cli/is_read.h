@@ -2,11 +2,12 @@
 
 #pragma once
 
-#include <sys/stat.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "haulway/checkpoint.h"
 #include "haulway/open.h"
@@ -14,30 +15,27 @@
 
 namespace haulway::cli {
 
-inline bool IsSame(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+// Returns whether both names lead to one local file, which exists.
+inline bool IsSame(const std::string& a, const std::string& b) {
+  std::error_code none;
+  return !a.empty() && !b.empty() && std::filesystem::equivalent(a, b, none);
 }
 
 // Returns whether `out` is a local file of the checkpoint that was opened as
 // `file`.
 inline bool IsReadFrom(const Checkpoint& checkpoint, const std::string& file,
                        const std::string& out) {
-  struct stat target, one;
-  if (::stat(out.c_str(), &target) != 0) return false;
-  const auto is_at = [&](const std::string& path) {
-    return ::stat(path.c_str(), &one) == 0 && IsSame(target, one);
-  };
   // A folder, or a name with "file://", does not name the opened file directly.
   const auto there = checkpoint.source().InFile(0, checkpoint.source().size());
-  if (there.has_value() && ::fstat(there->fd, &one) == 0 &&
-      IsSame(target, one)) {
+  if (there.has_value() &&
+      IsSame(fmt::format("/proc/self/fd/{}", there->fd), out)) {
     return true;
   }
   std::filesystem::path folder = file;
   if (!IsFolder(file)) folder = folder.parent_path();
-  return is_at(file) ||
+  return IsSame(file, out) ||
          std::ranges::any_of(checkpoint.index().parts, [&](const Part& part) {
-           return is_at(folder / part.name);
+           return IsSame(folder / part.name, out);
          });
 }
 

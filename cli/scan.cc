@@ -1,11 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -82,9 +80,7 @@ int ScanFiles(const ScanOptions& options) {
   bool is_overwritten = false;
   SarifLog log;
   const auto each = [&](const ScanReport& report) -> Status {
-    std::error_code none;
-    is_overwritten = is_overwritten || std::filesystem::equivalent(
-                                           report.file, options.sarif, none);
+    is_overwritten = is_overwritten || IsSame(report.file, options.sarif);
     worst = std::max(worst, report.verdict);
     log.Add(report);
     if (options.json) {

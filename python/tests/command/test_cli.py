@@ -494,6 +494,7 @@ def test_no_report_overwrites_what_is_read(run, tmp_path):
     new = tmp_path / "new.npz"
     for words in (["manifest", path, "-o", path], ["map", path, "-o", path],
                   ["convert", path, new, "--proof", path],
-                  ["convert", path, new, "--proof", new]):
+                  ["convert", path, new, "--proof", new],
+                  ["convert", path, new, "--proof", f"{tmp_path}/./new.npz"]):
         assert "would" in run(*words, code=2).stderr
         assert path.read_bytes() == before and not new.exists()
