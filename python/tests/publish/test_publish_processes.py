@@ -214,6 +214,7 @@ def test_a_forked_child_is_no_publisher_and_keeps_no_name(name, fork):
 
 # Killed
 
+@pytest.mark.alone  # All processes share /dev/shm.
 def test_a_hundred_kills_lose_nothing_and_leave_nothing(name, fork, run):
     seed = random.randrange(1 << 30)
     print("seed", seed)
