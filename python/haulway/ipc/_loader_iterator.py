@@ -108,7 +108,15 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
             "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         )
 
+    def _check_owner(self):
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"this iterator belongs to process {self._owner}: a process "
+                "that was forked has to make one of its own"
+            )
+
     def _reset(self, loader, first_iter=False):
+        self._check_owner()
         self._position = position_of(loader)
         self._is_placed = self._position is None
         super()._reset(loader, first_iter)
@@ -130,6 +138,9 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
         return index
 
     def _next_data(self):
+        # The batch may have arrived already: torch returns such a batch without
+        # a call of _try_get_data().
+        self._check_owner()
         try:
             return super()._next_data()
         except StopIteration:
@@ -150,11 +161,6 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
         stopped workers; ArenaFull if the program holds all the memory that
         batches may use.
         """
-        if os.getpid() != self._owner:
-            raise RuntimeError(
-                f"this iterator belongs to process {self._owner}: a process "
-                "that was forked has to make one of its own"
-            )
         deadline = time.monotonic() + timeout
         self._transport.begin_to_wait()
         while True:

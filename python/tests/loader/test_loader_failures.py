@@ -2,6 +2,7 @@
 of the workers remains."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -331,6 +332,20 @@ def shared_files():
     return set(os.listdir("/dev/shm"))
 
 
+def refused_in_a_fork(call):
+    """Whether `call` in a forked process tells whose the iterator is."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            call()
+        except RuntimeError as error:
+            code = 0 if "belongs to process" in str(error) else 2
+        gc.collect()
+        os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def test_a_fork_of_the_program_while_it_iterates():
     """The copy cannot get batches, and dropping its objects does no harm."""
     loader = DataLoader(data.Numbers(), num_workers=2)
@@ -338,16 +353,32 @@ def test_a_fork_of_the_program_while_it_iterates():
     first = next(iterator)
     child = os.fork()
     if child == 0:
-        code = 1
-        try:
-            next(iterator)
-        except RuntimeError as error:
-            code = 0 if "belongs to process" in str(error) else 2
         del iterator, loader
         gc.collect()
-        os._exit(code if float(first[0][0, 0]) == 0 else 3)
+        os._exit(0 if float(first[0][0, 0]) == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
+    assert refused_in_a_fork(lambda: next(iterator))
     assert len(list(iterator)) == 19
+
+
+def test_a_fork_cannot_get_batches_that_arrived_early():
+    context = multiprocessing.get_context("fork")
+    event = context.Event()
+    loader = DataLoader(data.Waiting(event), batch_size=1, num_workers=2,
+                        multiprocessing_context=context)
+    iterator = iter(loader)
+    # The other worker's batches arrive while the first one is waited for.
+    threading.Timer(0.5, event.set).start()
+    assert int(next(iterator)) == 0
+    assert refused_in_a_fork(lambda: next(iterator))
+    assert list(map(int, iterator)) == list(range(1, 10))
+
+
+def test_a_fork_cannot_begin_an_epoch_of_kept_workers():
+    loader = DataLoader(data.Numbers(), num_workers=2, persistent_workers=True)
+    assert len(list(loader)) == 20
+    assert refused_in_a_fork(lambda: iter(loader))
+    assert len(list(loader)) == 20
 
 
 def test_an_iterator_may_move_between_threads():
