@@ -56,6 +56,9 @@ struct StoredTensor {
   bool pin_memory = false;
   MemoryFormat memory_format = MemoryFormat::kContiguous;
   std::span<const int64_t> shape;
+  // The strides, in elements, that the tensor had when it was saved. Releases
+  // of torch before 2.15 do not record them.
+  std::optional<std::span<const int64_t>> strides = {};
   uint64_t nbytes = 0;       // The bytes of all elements.
   uint32_t first_chunk = 0;  // In Metadata::chunks.
   uint32_t chunk_count = 0;

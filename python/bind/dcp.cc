@@ -151,10 +151,12 @@ nb::object Entries(const dcp::Metadata& metadata) {
     const dcp::StoredTensor& tensor = metadata.tensors[entry.row];
     const auto chunks = metadata.ChunksOf(tensor);
     const auto dtype = Name(tensor.dtype);
+    nb::object strides = nb::none();
+    if (tensor.strides.has_value()) strides = Numbers(*tensor.strides);
     return nb::make_tuple(
         Text(tensor.name), Text(dtype), Numbers(tensor.shape),
         tensor.requires_grad, static_cast<int>(tensor.memory_format),
-        tensor.pin_memory,
+        tensor.pin_memory, strides,
         TupleOf(chunks.size(), [&](size_t c) { return chunk_of(chunks[c]); }));
   });
 }
@@ -193,7 +195,8 @@ void BindDcp(nb::module_& module) {
       nb::arg("opening") = nb::dict(),
       "(entries, planner_data, storage_meta, version) of a file .metadata. An "
       "entry is (name, place), or (name, dtype, shape, requires_grad, memory "
-      "format, pin_memory, chunks) with (offsets, sizes, place) of each chunk; "
+      "format, pin_memory, strides, chunks) with (offsets, sizes, place) of "
+      "each chunk; "
       "a place is (file, offset, length), or None for a chunk without "
       "elements. storage_meta is (checkpoint_id, save_id, load_id, modules) or "
       "None.");

@@ -107,13 +107,15 @@ class Pickler {
 
   void Size(std::span<const int64_t> sizes) {
     Global("torch", "Size");
-    Tuple(1, [&] {
-      Tuple(sizes.size(), [&] {
-        for (const int64_t size : sizes) Number(size);
-      });
-    });
+    Tuple(1, [&] { Numbers(sizes); });
     Byte('R');
     Memoize();
+  }
+
+  void Numbers(std::span<const int64_t> numbers) {
+    Tuple(numbers.size(), [&] {
+      for (const int64_t number : numbers) Number(number);
+    });
   }
 
   // Begins an object that is created empty. Its fields follow, and then
@@ -256,7 +258,7 @@ class Encoder {
 
   void Properties(const StoredTensor& tensor) {
     out_.Begin(kMetadataModule, "TensorProperties");
-    out_.Tuple(5, [&] {
+    out_.Tuple(tensor.strides.has_value() ? 6 : 5, [&] {
       out_.Global("torch", Describe(tensor.dtype).torch_name);
       out_.Global("torch.serialization", "_get_layout");
       out_.Tuple(1, [&] { out_.Text("torch.strided"); });
@@ -269,6 +271,7 @@ class Encoder {
       out_.Op('R');
       out_.Memoize();
       Bool(tensor.pin_memory);
+      if (tensor.strides.has_value()) out_.Numbers(*tensor.strides);
     });
     out_.Op('b');
   }

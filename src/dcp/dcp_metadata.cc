@@ -214,21 +214,29 @@ class Walker {
     }
     std::span<const Value> items;
     if (args.size() == 1) items = args[0].sequence().items();
+    return ReadNumbers(items, *value, what);
+  }
+
+  // Reads the non-negative numbers, one a dimension, that are a part of
+  // `value`.
+  Result<std::span<const int64_t>> ReadNumbers(std::span<const Value> items,
+                                               const Value& value,
+                                               std::string_view what) {
     if (items.size() > limits_.max_rank) {
       return Status(Code::kLimit,
                     fmt::format("{} of {} dimensions passes max_rank {}", what,
                                 items.size(), limits_.max_rank))
-          .At(object.byte);
+          .At(value.object().byte);
     }
-    auto* sizes =
+    auto* numbers =
         static_cast<int64_t*>(arena_.Allocate(items.size() * sizeof(int64_t)));
     for (size_t i = 0; i < items.size(); ++i) {
       if (!items[i].is(Kind::kInt) || items[i].integer() < 0) {
-        return Not(value, what);
+        return Not(&value, what);
       }
-      sizes[i] = items[i].integer();
+      numbers[i] = items[i].integer();
     }
-    return std::span<const int64_t>(sizes, items.size());
+    return std::span<const int64_t>(numbers, items.size());
   }
 
   Status CheckCount(uint64_t count) const {
@@ -309,18 +317,21 @@ class Walker {
     return Status();
   }
 
-  // Reads (dtype, layout, requires_grad, memory format, pin_memory). Only the
-  // first and the third are still used.
-  Status ReadProperties(const Value* value, StoredTensor* tensor) const {
+  // Reads (dtype, layout, requires_grad, memory format, pin_memory) and, since
+  // torch 2.15, the strides or None. Only the first and the third are used; the
+  // order of a chunk's elements is in the data.
+  Status ReadProperties(const Value* value, StoredTensor* tensor) {
     if (value == nullptr || !IsA(*value, Name::kProperties)) {
       return Not(value, "properties");
     }
     const Value& state = value->object().state;
-    if (!value->object().is_new || !state.is(Kind::kTuple) ||
-        state.sequence().size != 5) {
+    if (!value->object().is_new || !state.is(Kind::kTuple)) {
       return Not(value, "properties");
     }
     const auto items = state.sequence().items();
+    if (items.size() != 5 && items.size() != 6) {
+      return Not(value, "properties");
+    }
     if (!items[0].is(Kind::kGlobal) ||
         *Is(&items[0].global()) != Name::kDType || !items[2].is(Kind::kBool) ||
         !items[4].is(Kind::kBool)) {
@@ -331,6 +342,10 @@ class Walker {
     tensor->dtype = DTypeOf(items[0].global());
     tensor->requires_grad = items[2].boolean();
     tensor->pin_memory = items[4].boolean();
+    if (items.size() == 5 || items[5].is(Kind::kNone)) return Status();
+    if (!items[5].is(Kind::kTuple)) return Not(value, "strides");
+    HAULWAY_ASSIGN(tensor->strides,
+                   ReadNumbers(items[5].sequence().items(), *value, "strides"));
     return Status();
   }
 

@@ -12,6 +12,7 @@
 namespace haulway::dcp {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // These functions return pickle opcodes as Python writes them.
@@ -47,7 +48,8 @@ struct Parts {
       OfFormat("_MEM_FORMAT_ENCODING") + "K" + std::string(1, '\0') + "\x85R";
   std::string path = "__0_0.distcp";
   std::string planner = "}";
-  std::string info = {};  // More fields of the storage info.
+  std::string info = {};        // More fields of the storage info.
+  std::string properties = {};  // More values of the tensor's properties.
 };
 
 // Returns metadata with one tensor "w" of shape [4], in one chunk.
@@ -56,7 +58,8 @@ std::string Pickle(const Parts& parts = {}) {
   const std::string four = Size(Number(4));
   const std::string properties = OfFormat("TensorProperties") + ")\x81(" +
                                  Global("torch", "float32") + Layout() +
-                                 "\x89" + parts.memory_format + "\x89tb";
+                                 "\x89" + parts.memory_format + "\x89" +
+                                 parts.properties + "tb";
   const std::string chunk =
       Filled(OfFormat("ChunkStorageMetadata"),
              Text("offsets") + zero + Text("sizes") + four);
@@ -104,6 +107,28 @@ TEST(DcpMetadata, SaysWhatIsStoredWhere) {
   EXPECT_EQ(parsed->chunks[0].item.length, 100U);
   EXPECT_EQ(parsed->version, "1.0.0");
   EXPECT_TRUE(CheckLayout(*parsed).ok());
+}
+
+TEST(DcpMetadata, TakesStridesAsTorch215WritesThem) {
+  TreeArena arena;
+  const std::string without = Pickle();
+  EXPECT_FALSE(Parse(without, &arena)->tensors[0].strides.has_value());
+  const std::string none = Pickle({.properties = "N"});
+  EXPECT_FALSE(Parse(none, &arena)->tensors[0].strides.has_value());
+  const std::string pickle = Pickle({.properties = Number(1) + "\x85"});
+  const auto parsed = Parse(pickle, &arena);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  ASSERT_TRUE(parsed->tensors[0].strides.has_value());
+  EXPECT_THAT(*parsed->tensors[0].strides, ElementsAre(1));
+  const std::string again = EncodeMetadata(*parsed);
+  const auto read = Parse(again, &arena);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_THAT(*read->tensors[0].strides, ElementsAre(1));
+  // Neither a number nor a negative one, nor more values, are strides.
+  for (const std::string& wrong :
+       {Number(1), "(J" + std::string(4, '\xff') + "t", Number(1) + "\x85N"}) {
+    EXPECT_EQ(Refusal({.properties = wrong}).code(), Code::kCorrupt) << wrong;
+  }
 }
 
 TEST(DcpMetadata, TakesMembersOfEnumsAsPython311WritesThem) {

@@ -24,8 +24,10 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadIte
 import haulway
 from haulway.torch.dcp import LoadPlanner, Reader, Writer
 from http_server import FaultServer
+from torch_versions import dtypes, needs_no_dist
 
 pytestmark = [
+    needs_no_dist,
     pytest.mark.filterwarnings("ignore:torch.distributed is"),
     pytest.mark.filterwarnings("ignore:ComplexHalf support"),
 ]
@@ -36,7 +38,7 @@ DTYPES = [
     torch.bfloat16, torch.float32, torch.float64, torch.complex32,
     torch.complex64, torch.complex128, torch.float8_e4m3fn,
     torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu, torch.float4_e2m1fn_x2,
+    *dtypes("float8_e8m0fnu", "float4_e2m1fn_x2"),
 ]
 
 

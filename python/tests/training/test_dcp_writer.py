@@ -18,9 +18,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 import haulway
 from haulway.torch.dcp import LoadPlanner, Reader, Writer
+from torch_versions import needs_no_dist
 
 TESTS = pathlib.Path(__file__).parents[1]
 pytestmark = [
+    needs_no_dist,
     pytest.mark.filterwarnings("ignore:torch.distributed is"),
     pytest.mark.filterwarnings("ignore:ComplexHalf support"),
 ]

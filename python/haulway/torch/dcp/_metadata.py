@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 
 import torch
@@ -15,6 +16,11 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from ... import _haulway
 from ..._torch.factory import dtype_of
+
+# Torch 2.6 has no field for modules.
+_META_FIELDS = len(dataclasses.fields(dcp.StorageMeta))
+# Torch records strides since 2.15.
+_HAVE_STRIDES = hasattr(dcp.TensorProperties, "strides")
 
 # Indexed by their number in the pickle.
 _MEMORY_FORMATS = (
@@ -50,10 +56,13 @@ def read_metadata(source, opening):
     )
     with no_gc():
         entries, places = _entries_and_places(facts)
-    return dcp.Metadata(
+    metadata = dcp.Metadata(
         entries, planner_data, places,
-        storage_meta and dcp.StorageMeta(*storage_meta), version,
+        storage_meta and dcp.StorageMeta(*storage_meta[:_META_FIELDS]),
     )
+    if hasattr(dcp.Metadata, "version"):  # Torch 2.6 has no versions.
+        metadata.version = version
+    return metadata
 
 
 def _entries_and_places(facts):
@@ -66,7 +75,7 @@ def _entries_and_places(facts):
             entries[name] = dcp.BytesStorageMetadata()
             places[dcp.MetadataIndex(name)] = _StorageInfo(*one[1])
             continue
-        _, dtype, shape, grad, memory_format, pinned, stored = one
+        _, dtype, shape, grad, memory_format, pinned, strides, stored = one
         chunks = []
         for number, (offsets, sizes, place) in enumerate(stored):
             offsets = torch.Size(offsets)
@@ -76,12 +85,14 @@ def _entries_and_places(facts):
             if place is not None:
                 index = dcp.MetadataIndex(name, offsets, number)
                 places[index] = _StorageInfo(*place)
+        properties = dcp.TensorProperties(
+            dtype_of(dtype), torch.strided, grad,
+            _MEMORY_FORMATS[memory_format], pinned,
+        )
+        if _HAVE_STRIDES:
+            properties.strides = strides
         entries[name] = dcp.TensorStorageMetadata(
-            dcp.TensorProperties(
-                dtype_of(dtype), torch.strided, grad,
-                _MEMORY_FORMATS[memory_format], pinned,
-            ),
-            torch.Size(shape), chunks,
+            properties, torch.Size(shape), chunks
         )
     return entries, places
 

@@ -18,10 +18,8 @@ import re
 import threading
 import uuid
 
-from torch.distributed.checkpoint.filesystem import (
-    CURRENT_DCP_VERSION,
-    _StorageInfo,
-)
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
@@ -37,6 +35,10 @@ from ..._reading.call import Reading
 from ..._reading.remote import target_of
 from ..._reading.source import open_source, path_of
 from ..._writing.save import records_of
+
+# The version that torch's writer puts into `.metadata`; None for the older
+# releases, whose metadata has no version.
+_VERSION = getattr(filesystem, "CURRENT_DCP_VERSION", None)
 
 # Data files of saves by torch's writer or by this one.
 _DATA_FILE = re.compile(r"__(\d+)_\d+(-[0-9a-f]{12})?\.distcp")
@@ -187,7 +189,8 @@ class Writer(StorageWriter):
         metadata: torch's Metadata of the save.
         results: what write_data() returned in each rank.
         """
-        metadata.version = CURRENT_DCP_VERSION
+        if _VERSION is not None:
+            metadata.version = _VERSION
         metadata.storage_data = {
             one.index: one.storage_data for some in results for one in some
         }
