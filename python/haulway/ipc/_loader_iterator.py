@@ -119,6 +119,7 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
         self._check_owner()
         self._position = position_of(loader)
         self._is_placed = self._position is None
+        self._worker_of = {}  # By the number of a batch that is requested.
         super()._reset(loader, first_iter)
 
     def _try_put_index(self):
@@ -129,7 +130,10 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
             for _ in range(self._position.next_worker):
                 next(self._worker_queue_idx_cycle)
             self._position.find_place(self)
+        sent = self._send_idx
         super()._try_put_index()
+        if self._position is not None and self._send_idx != sent:
+            self._worker_of[sent] = self._task_info[sent][0]
 
     def _next_index(self):
         index = super()._next_index()
@@ -148,11 +152,14 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
                 self._position.finished = True
             raise
 
-    def _process_data(self, data, worker_idx):
+    def _process_data(self, data, *rest):
+        # `rest` differs between releases of torch: 2.6 does not pass the
+        # worker's number.
         if self._position is not None:
-            state = self._transport.workers[worker_idx].states.popleft()
-            self._position.given(worker_idx, state)
-        return super()._process_data(data, worker_idx)
+            worker = self._worker_of.pop(self._rcvd_idx - 1)
+            state = self._transport.workers[worker].states.popleft()
+            self._position.given(worker, state)
+        return super()._process_data(data, *rest)
 
     def _try_get_data(self, timeout=5.0):
         """Returns (whether a batch arrived in time, the batch).

@@ -164,7 +164,12 @@ def _placed(arguments, place):
     """Makes the loop load the dataset's state from `place` after calling the
     program's own init function. Returns a function that returns the dataset's
     state."""
-    dataset, begin = arguments["dataset"], arguments["init_fn"]
+    # Torch 2.15 passes the dataset in a list, from which its loop takes it.
+    dataset = (
+        arguments["dataset"] if "dataset" in arguments
+        else arguments["dataset_holder"][0]
+    )
+    begin = arguments["init_fn"]
 
     def find_place(number):
         if begin is not None:

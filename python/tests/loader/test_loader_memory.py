@@ -14,6 +14,7 @@ import torch
 
 import loader_data as data
 from haulway.ipc import ArenaFull, DataLoader
+from torch_versions import IS_OLD
 
 HERE = os.path.dirname(os.path.dirname(__file__))
 MIB = 1 << 20
@@ -321,6 +322,8 @@ def test_pinned_memory_without_an_accelerator_is_warned_of():
     if torch.accelerator.is_available():
         pytest.fail("this test is for machines without an accelerator")
     compare(data.Numbers(6), pin_memory=True, batch_size=2)
+    if IS_OLD:
+        return  # Torch 2.6 initializes CUDA if a device is named.
     compare(data.Numbers(6), pin_memory=True, pin_memory_device="cuda")
     compare(data.Numbers(6), pin_memory_device="cuda")
 
@@ -328,6 +331,8 @@ def test_pinned_memory_without_an_accelerator_is_warned_of():
 @pytest.fixture
 def pretended(monkeypatch):
     """An accelerator whose pinned memory is an ordinary copy."""
+    if IS_OLD:
+        pytest.skip("torch 2.6 asks torch.cuda, not torch.accelerator")
     pinned = []
 
     def pin(tensor, device=None):

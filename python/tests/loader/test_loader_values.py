@@ -53,7 +53,7 @@ for _dtype in dict.fromkeys(DTYPES):
 
 
 def test_every_dtype():
-    assert len(STRIDED) > 20
+    assert len(STRIDED) >= 20
     kept(STRIDED)
     kept([tensor[:2].clone() for tensor in STRIDED])
 
