@@ -22,6 +22,7 @@
 #include "haulway/open.h"
 #include "haulway/save.h"
 #include "haulway/select.h"
+#include "haulway/signs.h"
 #include "output.h"
 #include "tell.h"
 #include "values.h"
@@ -47,42 +48,6 @@ struct Part {
   std::vector<int64_t> shape;
   Buffer bytes;
 };
-
-bool IsComplex(DType dtype) {
-  return dtype == DType::kC32 || dtype == DType::kC64 || dtype == DType::kC128;
-}
-
-bool IsInteger(DType dtype) {
-  return (dtype >= DType::kI64 && dtype <= DType::kU8) ||
-         dtype == DType::kQI8 || dtype == DType::kQU8 || dtype == DType::kQI32;
-}
-
-// Negates a number in this machine's byte order in place.
-void Negate(std::span<std::byte> number, bool integer) {
-  if (!integer) {
-    number.back() ^= std::byte{0x80};
-    return;
-  }
-  unsigned carry = 1;
-  for (std::byte& byte : number) {
-    const unsigned sum = std::to_integer<unsigned>(~byte) + carry;
-    byte = static_cast<std::byte>(sum & 0xFF);
-    carry = sum >> 8;
-  }
-}
-
-// Applies the conjugate and negative flags of the tensor to the stored
-// elements, so that they are as PyTorch shows them.
-void ApplyViews(const TensorInfo& tensor, std::span<std::byte> bytes) {
-  const bool complex = IsComplex(tensor.dtype);
-  const size_t size = ItemBytes(tensor.dtype) / (complex ? 2 : 1);
-  for (size_t i = 0; i < bytes.size() / size; ++i) {
-    const bool conjugated = tensor.conjugate && complex && i % 2 == 1;
-    if (conjugated != tensor.negative) {
-      Negate(bytes.subspan(i * size, size), IsInteger(tensor.dtype));
-    }
-  }
-}
 
 // Returns the index of the fewest rows that contain the first `count` elements.
 std::vector<IndexItem> HeadIndex(std::span<const int64_t> shape,
@@ -115,6 +80,11 @@ Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
       static_cast<uint32_t>(&tensor - checkpoint.index().tensors.data());
   request.slice = slice.slices;
   HAULWAY_ASSIGN(const uint64_t nbytes, RequestBytes(checkpoint, request));
+  if (SignsOf(tensor).any() && !HasSigns(tensor.dtype)) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format("cannot change the sign of dtype {}", Name(tensor.dtype)));
+  }
   const uint64_t stored = checkpoint.index().storages[tensor.storage].nbytes;
   if (nbytes > stored && nbytes - stored > kMostRepeated) {
     return Status(Code::kLimit,
@@ -125,9 +95,7 @@ Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
   if (nbytes != 0) {
     request.out = bytes.mutable_bytes();
     HAULWAY_TRY(LoadTensors(checkpoint, std::span(&request, 1)).status());
-    if (tensor.conjugate || tensor.negative) {
-      ApplyViews(tensor, bytes.mutable_bytes());
-    }
+    ResolveSigns(SignsOf(tensor), tensor.dtype, bytes.mutable_bytes());
   }
   return Part{tensor.dtype, slice.shape(), std::move(bytes)};
 }

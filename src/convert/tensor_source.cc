@@ -18,7 +18,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <list>
@@ -30,10 +29,10 @@
 #include "base/checked.h"
 #include "base/no_memory.h"
 #include "base/posix.h"
-#include "convert/numbers.h"
 #include "decode/encoding_traits.h"
 #include "decode/range_decoder.h"
 #include "haulway/load.h"
+#include "haulway/signs.h"
 #include "tensor/byte_swap.h"
 #include "tensor/cast.h"
 #include "tensor/strided.h"
@@ -47,34 +46,6 @@ constexpr uint64_t kHeadKept = 64;
 // Limit for tensors that repeat their storage, such as a mask that was expanded
 // before it was saved. Real ones are smaller.
 constexpr uint64_t kMostRepeated = uint64_t{16} << 30;
-
-// Which signs of an element must be flipped.
-struct Signs {
-  bool conjugate = false;
-  bool negative = false;
-
-  bool any() const { return conjugate || negative; }
-};
-
-void FlipSigns(std::span<std::byte> bytes, uint64_t first, uint64_t step,
-               uint64_t part_bytes) {
-  const uint64_t top =
-      std::endian::native == std::endian::little ? part_bytes - 1 : 0;
-  for (uint64_t at = first + top; at < bytes.size(); at += step) {
-    bytes[at] ^= std::byte{0x80};
-  }
-}
-
-void Resolve(std::span<std::byte> bytes, DType dtype, Signs signs) {
-  const uint64_t item = ItemBytes(dtype);
-  if (!IsComplex(dtype)) {
-    if (signs.negative) FlipSigns(bytes, 0, item, item);
-    return;
-  }
-  const uint64_t half = item / 2;
-  if (signs.negative) FlipSigns(bytes, 0, item, half);
-  if (signs.negative != signs.conjugate) FlipSigns(bytes, half, item, half);
-}
 
 // A range of elements of one storage.
 struct Run {
@@ -153,7 +124,7 @@ class StoredSource : public ByteSource {
     const uint64_t own = (offset + to_item_ - 1) / to_item_;
     HAULWAY_TRY(NoteDigest(own * item_, stored.subspan((own - first) * item_)));
     SwapBytes(stored, storage_.swap_bytes);
-    Resolve(stored, run_.dtype, run_.signs);
+    ResolveSigns(run_.signs, run_.dtype, stored);
     const uint64_t skipped = offset - first * to_item_;
     if (run_.dtype == run_.to) {
       std::memcpy(out.data(), stored.data() + skipped, out.size());
@@ -336,7 +307,7 @@ class BlockSource : public ByteSource {
     load.cancel = options_.cancel;
     load.memory_budget = options_.block_bytes;
     HAULWAY_TRY(LoadTensors(from_, std::span(&request, 1), load).status());
-    Resolve(block.bytes.mutable_bytes(), to_, signs_);
+    ResolveSigns(signs_, to_, block.bytes.mutable_bytes());
     return block;
   }
 
@@ -373,10 +344,6 @@ uint64_t BlockBytes(const StorageInfo& storage, const SourceOptions& options) {
 
 }  // namespace
 
-bool CanResolve(DType dtype) {
-  return IsComplex(dtype) || (IsFloating(dtype) && ItemBytes(dtype) > 1);
-}
-
 int ThreadsOf(int asked) { return asked == 0 ? UsableCpus() : asked; }
 
 uint64_t BlockBytesFor(uint64_t memory_budget, int threads) {
@@ -394,7 +361,7 @@ SourceOptions SourceOptionsFor(const WriteOptions& write, bool verify) {
 }
 
 Status CheckElements(const CheckpointIndex& index, const TensorInfo& tensor) {
-  if ((tensor.conjugate || tensor.negative) && !CanResolve(tensor.dtype)) {
+  if (SignsOf(tensor).any() && !HasSigns(tensor.dtype)) {
     return Status(
         Code::kUnsupported,
         fmt::format("cannot resolve the sign of dtype {}", Name(tensor.dtype)));
@@ -414,7 +381,7 @@ BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
   const TensorInfo& info = from.index().tensors[tensor];
   if (info.nbytes == 0) return BytesToWrite();
   const StorageInfo& storage = from.index().storages[info.storage];
-  const Signs signs{info.conjugate, info.negative};
+  const Signs signs = SignsOf(info);
   const uint64_t item = ItemBytes(info.dtype);
   if (RangeDecoder::Takes(storage) && IsContiguous(info.shape, info.strides)) {
     const Run run = {.storage = info.storage,

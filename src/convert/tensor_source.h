@@ -35,10 +35,6 @@ uint64_t BlockBytesFor(uint64_t memory_budget, int threads);
 
 SourceOptions SourceOptionsFor(const WriteOptions& write, bool verify);
 
-// Returns whether the elements are signed numbers, so that conjugate or
-// negative tensors can be resolved.
-bool CanResolve(DType dtype);
-
 // Fails if ElementsOf() must not be called: with kUnsupported for signs that
 // cannot be resolved, with kLimit for a tensor that repeats its storage
 // implausibly often. With strides of 0, a few bytes can claim to be more than
@@ -47,7 +43,7 @@ Status CheckElements(const CheckpointIndex& index, const TensorInfo& tensor);
 
 // Returns the elements of row `tensor` of `from`, dense and in row-major order,
 // cast to `to`, with signs resolved. Requires: a tensor with data, CanCast(),
-// and CanResolve() if it is conjugate or negative. `from` must outlive it.
+// and CheckElements(). `from` must outlive it.
 BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
                         const SourceOptions& options);
 

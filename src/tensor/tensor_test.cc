@@ -9,6 +9,7 @@
 #include "base/host_memory.h"
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
+#include "haulway/signs.h"
 #include "haulway/tree.h"
 #include "tensor/byte_swap.h"
 #include "tensor/payload_digest.h"
@@ -53,6 +54,43 @@ TEST(DType, NamesAreUniqueAndFoundAgain) {
     EXPECT_EQ(info.item_bytes % info.swap_bytes, 0);
   }
   EXPECT_EQ(DTypeFromName("F31"), std::nullopt);
+}
+
+template <class T>
+std::vector<T> Resolved(std::vector<T> elements, DType dtype, Signs signs) {
+  ResolveSigns(signs, dtype, std::as_writable_bytes(std::span(elements)));
+  return elements;
+}
+
+TEST(ResolveSigns, ChangesTheSignsThatDiffer) {
+  constexpr Signs kConjugate{.conjugate = true};
+  constexpr Signs kNegative{.negative = true};
+  constexpr Signs kBoth{.conjugate = true, .negative = true};
+  using Floats = std::vector<float>;
+  const Floats floats = {1, -2, 0.5, -4};
+  EXPECT_EQ(Resolved(floats, DType::kC64, {}), floats);
+  EXPECT_EQ(Resolved(floats, DType::kC64, kConjugate), Floats({1, 2, 0.5, 4}));
+  EXPECT_EQ(Resolved(floats, DType::kC64, kNegative), Floats({-1, 2, -0.5, 4}));
+  EXPECT_EQ(Resolved(floats, DType::kC64, kBoth), Floats({-1, -2, -0.5, -4}));
+  EXPECT_EQ(Resolved(floats, DType::kF32, kConjugate), floats);
+  EXPECT_EQ(Resolved(floats, DType::kF32, kNegative), Floats({-1, 2, -0.5, 4}));
+  using Ints = std::vector<int16_t>;
+  EXPECT_EQ(Resolved(Ints{1, 0, -256, INT16_MIN}, DType::kI16, kNegative),
+            Ints({-1, 0, 256, INT16_MIN}));
+  using Bytes = std::vector<uint8_t>;
+  EXPECT_EQ(Resolved(Bytes{0, 1, 255}, DType::kU8, kNegative),
+            Bytes({0, 255, 1}));
+}
+
+TEST(ResolveSigns, TakesNumbersWithAUsualSign) {
+  for (const DType dtype :
+       {DType::kF64, DType::kBF16, DType::kC32, DType::kI8, DType::kU64}) {
+    EXPECT_TRUE(HasSigns(dtype)) << Name(dtype);
+  }
+  for (const DType dtype : {DType::kBool, DType::kF8E4M3FNUZ, DType::kQI8,
+                            DType::kI4, DType::kBits8, DType::kQ4K}) {
+    EXPECT_FALSE(HasSigns(dtype)) << Name(dtype);
+  }
 }
 
 TEST(ByteSwap, ReversesEachUnit) {

@@ -193,6 +193,8 @@ def test_views_come_out_as_they_are_seen(tmp_path):
     state = {
         "turned": base.t(), "conj": complex_.conj(),
         "neg": complex_.clone().conj().imag,
+        "ints": torch._neg_view(torch.arange(6).reshape(2, 3)).t(),
+        "bytes": torch._neg_view(torch.tensor([0, 1, 255], dtype=torch.uint8)),
         "step": torch.arange(20)[3::4], "wide": torch.ones(1).expand(3, 2),
         "five": torch.arange(120.0).reshape(2, 3, 4, 5).permute(3, 1, 0, 2),
     }
