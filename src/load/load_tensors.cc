@@ -64,16 +64,17 @@ TensorPlanLimits LimitsOf(const LoadOptions& options) {
   return limits;
 }
 
-Status CheckOut(const TensorPlan& plan,
+Status CheckOut(const CheckpointIndex& index, const TensorPlan& plan,
                 std::span<const TensorRequest> requests) {
   for (const Target& target : plan.targets) {
     if (target.request == Target::kFrame) continue;
-    const uint64_t found = requests[target.request].out.size();
-    if (found == target.out_bytes) continue;
+    const TensorRequest& request = requests[target.request];
+    if (request.out.size() == target.out_bytes) continue;
     return Status(Code::kInvalidArgument,
                   fmt::format("memory for the tensor: expected {} bytes, "
                               "found {}",
-                              target.out_bytes, found));
+                              target.out_bytes, request.out.size()))
+        .In(PlaceOf(index, request));
   }
   return Status();
 }
@@ -93,7 +94,7 @@ class TensorLoader {
     const StageClock clock;
     HAULWAY_ASSIGN(plan_,
                    PlanTensorReads(checkpoint_, requests_, LimitsOf(options_)));
-    HAULWAY_TRY(CheckOut(plan_, requests_));
+    HAULWAY_TRY(CheckOut(checkpoint_.index(), plan_, requests_));
     progress_.SetTotal(plan_.read_bytes + plan_.whole_bytes);
     HAULWAY_ASSIGN(
         const OpenedSource opened,

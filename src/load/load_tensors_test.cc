@@ -317,17 +317,18 @@ TEST(LoadTensors, RefusesBadRequestsBeforeReading) {
        "no tensor 99: expected below 3; of counted"},
       {{m, {columns}, {}, room},
        Code::kInvalidArgument,
-       "slice: expected 2 dimensions, found 1; of counted"},
+       "slice: expected 2 dimensions, found 1; in 'm'; of counted"},
       {{m, {{0, 701, 1}, columns}, {}, room},
        Code::kInvalidArgument,
        "slice 0:701:1 of dimension 0 leaves it: expected indices of 700 "
-       "elements; of counted"},
+       "elements; in 'm'; of counted"},
       {{m, {}, {}, std::span(room).first(10)},
        Code::kInvalidArgument,
-       "memory for the tensor: expected 1400000 bytes, found 10; of counted"},
+       "memory for the tensor: expected 1400000 bytes, found 10; in 'm'; of "
+       "counted"},
       {{m, {}, DType::kI32, room},
        Code::kUnsupported,
-       "casting BF16 to I32 is not supported; of counted"},
+       "casting BF16 to I32 is not supported; in 'm'; of counted"},
   };
   const int before = source->reads;
   for (const Bad& bad : cases) {

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/text.h"
 #include "decode/encoding_traits.h"
 #include "decode/storage_decoder.h"
 #include "io/join_ranges.h"
@@ -101,7 +102,11 @@ class Planner {
     plan_.targets.reserve(requests_.size());
     for (size_t i = 0; i < requests_.size(); ++i) {
       const TensorRequest& request = requests_[i];
-      HAULWAY_ASSIGN(Target target, MakeTarget(index_, request));
+      Result<Target> made = MakeTarget(index_, request);
+      if (!made.ok()) {
+        return std::move(made).status().In(PlaceOf(index_, request));
+      }
+      Target target = *std::move(made);
       target.request = static_cast<uint32_t>(i);
       plan_.tensor_bytes += target.grid.count * target.grid.item_bytes;
       const StorageInfo& storage = index_.storages[target.storage];
@@ -368,6 +373,17 @@ Result<Target> MakeTarget(const CheckpointIndex& index,
   target.base = storage.offset;
   target.swap_bytes = storage.swap_bytes;
   return target;
+}
+
+std::string PlaceOf(const CheckpointIndex& index,
+                    const TensorRequest& request) {
+  if (request.storage.has_value()) {
+    return PlaceOf(index.storages[request.storage->storage]);
+  }
+  const auto named =
+      std::ranges::find(index.entries, request.tensor, &Entry::tensor);
+  return named == index.entries.end() ? fmt::format("tensor {}", request.tensor)
+                                      : Quote(named->name);
 }
 
 Result<TensorPlan> PlanTensorReads(const Checkpoint& checkpoint,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "haulway/checkpoint.h"
@@ -35,6 +36,9 @@ struct Target {
 // itself.
 Result<Target> MakeTarget(const CheckpointIndex& index,
                           const TensorRequest& request);
+
+// Returns the name of what a request reads, for messages.
+std::string PlaceOf(const CheckpointIndex& index, const TensorRequest& request);
 
 // One read of the source. A direct read fills the output of `target` at byte
 // `out`. Any other read fills a window, from which targets take the elements
