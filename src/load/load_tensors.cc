@@ -98,7 +98,10 @@ class TensorLoader {
     progress_.SetTotal(plan_.read_bytes + plan_.whole_bytes);
     HAULWAY_ASSIGN(
         const OpenedSource opened,
-        OpenForLoading(checkpoint_, {.all = Ranges(), .viewed = {}}, options_));
+        OpenForLoading(checkpoint_,
+                       // The caller has the memory, whatever is left of it.
+                       {.all = Ranges(), .held_bytes = 0, .viewed = {}},
+                       options_));
     progress_.AddTime(Stage::kPlan, clock);
     frames_.resize(plan_.frame_bytes);
     LoadStats stats;
