@@ -7,10 +7,15 @@
  * unspecified.
  *
  * Units: sizes and offsets are bytes. Elements are dense, in row-major order
- * and in this machine's byte order.
- * Threads: a haulway_file may be used from any number of threads at once.
+ * and in this machine's byte order; those of a conjugated or negated tensor of
+ * PyTorch are the numbers that PyTorch shows.
+ * Threads: a haulway_file may be used from any number of threads at once. Close
+ * it when no other thread uses it any more.
  * Lifetime: the strings and shapes that a haulway_tensor points to are valid
- * while its file is open.
+ * while its file is open. Every other pointer that a function takes is used
+ * only until the function returns.
+ * Names: text in UTF-8, unless the file has other bytes. A name with a NUL byte
+ * in it is given with its special characters escaped: "a\x00b".
  *
  * Every function has the symbol version HAULWAY_C_1 of libhaulway_c.so.
  * Existing functions never change; functions added later get a new version. */
@@ -54,8 +59,10 @@ typedef struct haulway_tensor {
   const char* name;
   const char* dtype; /* "F32", "BF16", "I64", ... */
   size_t rank;
-  const int64_t* shape; /* `rank` sizes. */
-  uint64_t bytes;       /* Size of its elements. */
+  /* `rank` sizes. The last size of a quantized GGUF tensor ("Q4_K") counts the
+   * bytes of its blocks. */
+  const int64_t* shape;
+  uint64_t bytes; /* Size of its elements. */
 } haulway_tensor;
 
 /* The elements begin, begin + step, ... of one dimension, up to but not
@@ -84,12 +91,14 @@ typedef struct haulway_source {
   uint64_t bytes;
 } haulway_source;
 
-/* Returns why the last call of this thread failed; "" if it did not fail. The
- * string is valid until the next call of the thread. */
+/* Returns why this thread's last call of a function that returns a haulway_code
+ * failed; "" if it did not fail. The string is valid until the next such call
+ * of the thread. */
 HAULWAY_C_EXPORT const char* haulway_last_error(void);
 
 /* Opens the checkpoint `name`: a file of any format, a folder, an index of
- * shards, or a URL. Reads the index but no tensor. */
+ * shards, or a URL. Reads the index but no tensor. Sets `*file` to NULL if it
+ * fails. */
 HAULWAY_C_EXPORT haulway_code haulway_open(const char* name,
                                            haulway_file** file);
 /* Closes a file. No effect if `file` is NULL. */
@@ -105,8 +114,8 @@ HAULWAY_C_EXPORT size_t haulway_count(const haulway_file* file);
 HAULWAY_C_EXPORT haulway_code haulway_describe(const haulway_file* file,
                                                size_t number,
                                                haulway_tensor* tensor);
-/* Finds the number of the tensor `name`. Fails with HAULWAY_NOT_FOUND if there
- * is no such tensor. */
+/* Finds the number of the tensor `name`, as haulway_describe() gives it. Fails
+ * with HAULWAY_NOT_FOUND if there is no such tensor. */
 HAULWAY_C_EXPORT haulway_code haulway_find(haulway_file* file, const char* name,
                                            size_t* number);
 
@@ -119,9 +128,9 @@ HAULWAY_C_EXPORT haulway_code haulway_read_slice(const haulway_file* file,
                                                  size_t number,
                                                  const haulway_range* slice,
                                                  void* memory, uint64_t bytes);
-/* Reads many tensors in parallel, with as few reads as possible. If `threads`
- * is 0, chooses the number of threads. If `verify` is not 0, checks checksums.
- */
+/* Reads many tensors in parallel, with as few reads as possible, into memory
+ * that does not overlap. If `threads` is 0, chooses the number of threads. If
+ * `verify` is not 0, checks checksums. */
 HAULWAY_C_EXPORT haulway_code haulway_load_into(
     const haulway_file* file, const haulway_destination* destinations,
     size_t count, int threads, int verify);

@@ -26,7 +26,9 @@
 #include "haulway/format.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
+#include "haulway/options.h"
 #include "haulway/save.h"
+#include "haulway/signs.h"
 #include "haulway/verify.h"
 
 struct haulway_file {
@@ -87,6 +89,20 @@ const std::unordered_map<std::string_view, size_t>& NumbersOf(
   return file->numbers;
 }
 
+// Opens what `name` names. Nothing is mapped: a file that is cut while it is
+// read would end the program with SIGBUS.
+Result<std::shared_ptr<const haulway::ByteSource>> OpenUnmapped(
+    const char* name) {
+  HAULWAY_TRY(Need(name, "name"));
+  return haulway::OpenSource(name, {.io = haulway::IoMode::kPread});
+}
+
+// Returns the name as a C string that no other name of the file has.
+std::string NameOf(const haulway::Entry& entry) {
+  return entry.name.find('\0') == entry.name.npos ? std::string(entry.name)
+                                                  : haulway::Escape(entry.name);
+}
+
 Result<const TensorInfo*> TensorOf(const haulway_file* file, size_t number) {
   HAULWAY_TRY(Need(file, "file"));
   if (number < file->names.size()) {
@@ -101,7 +117,9 @@ Result<TensorRequest> RequestOf(const haulway_file* file,
                                 const haulway_destination& destination) {
   HAULWAY_ASSIGN(const TensorInfo* const tensor,
                  TensorOf(file, destination.tensor));
-  if (destination.bytes != 0) HAULWAY_TRY(Need(destination.memory, "memory"));
+  if (destination.bytes != 0 && destination.memory == nullptr) {
+    return Need(nullptr, "memory").In(Quote(file->names[destination.tensor]));
+  }
   TensorRequest request;
   request.tensor = file->checkpoint->index().entries[destination.tensor].tensor;
   request.out = {static_cast<std::byte*>(destination.memory),
@@ -120,29 +138,55 @@ Result<TensorRequest> RequestOf(const haulway_file* file,
   return request;
 }
 
+// Fails with kUnsupported if the elements differ from the stored ones by signs
+// that cannot be changed.
+Status CheckSigns(const TensorInfo& tensor) {
+  if (!SignsOf(tensor).any() || haulway::HasSigns(tensor.dtype))
+    return Status();
+  return Status(Code::kUnsupported,
+                fmt::format("cannot change the sign of dtype {}",
+                            haulway::Name(tensor.dtype)));
+}
+
 Status Load(const haulway_file* file,
             std::span<const haulway_destination> destinations,
             const haulway::LoadOptions& options) {
   HAULWAY_TRY(Need(file, "file"));
+  const auto& tensors = file->checkpoint->index().tensors;
   std::vector<TensorRequest> requests;
   requests.reserve(destinations.size());
   for (const haulway_destination& destination : destinations) {
     HAULWAY_ASSIGN(TensorRequest request, RequestOf(file, destination));
+    const Status signs = CheckSigns(tensors[request.tensor]);
+    if (!signs.ok()) {
+      return Status(signs).In(Quote(file->names[destination.tensor]));
+    }
     requests.push_back(std::move(request));
   }
-  return haulway::LoadTensors(*file->checkpoint, requests, options).status();
+  HAULWAY_TRY(
+      haulway::LoadTensors(*file->checkpoint, requests, options).status());
+  for (const TensorRequest& request : requests) {
+    const TensorInfo& tensor = tensors[request.tensor];
+    haulway::ResolveSigns(SignsOf(tensor), tensor.dtype, request.out);
+  }
+  return Status();
 }
 
+// Requires: the source has a name.
 Result<haulway::TensorToWrite> TensorOf(const haulway_source& source) {
-  HAULWAY_TRY(Need(source.name, "name of a tensor"));
-  HAULWAY_TRY(Need(source.dtype, "dtype of a tensor"));
-  if (source.rank != 0) HAULWAY_TRY(Need(source.shape, "shape of a tensor"));
+  constexpr size_t kMostRank = haulway::ParseLimits().max_rank;
+  HAULWAY_TRY(Need(source.dtype, "dtype"));
+  if (source.rank != 0) HAULWAY_TRY(Need(source.shape, "shape"));
   if (source.bytes != 0) HAULWAY_TRY(Need(source.memory, "memory"));
   const auto dtype = haulway::DTypeFromName(source.dtype);
   if (!dtype.has_value()) {
     return Status(Code::kInvalidArgument,
-                  fmt::format("no dtype is called {}", Quote(source.dtype)))
-        .In(Quote(source.name));
+                  fmt::format("no dtype is called {}", Quote(source.dtype)));
+  }
+  if (source.rank > kMostRank) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("rank {}: expected at most {}", source.rank, kMostRank));
   }
   haulway::TensorToWrite tensor;
   tensor.name = source.name;
@@ -159,14 +203,14 @@ const char* haulway_last_error(void) { return LastError().c_str(); }
 
 haulway_code haulway_open(const char* name, haulway_file** file) {
   return Call([&]() -> Status {
-    HAULWAY_TRY(Need(name, "name"));
     HAULWAY_TRY(Need(file, "file"));
     *file = nullptr;
     auto opened = std::make_unique<haulway_file>();
-    HAULWAY_ASSIGN(opened->checkpoint, Checkpoint::Open(name));
+    HAULWAY_ASSIGN(auto source, OpenUnmapped(name));
+    HAULWAY_ASSIGN(opened->checkpoint, Checkpoint::Open(std::move(source)));
     opened->names.reserve(opened->checkpoint->entries().size());
     for (const haulway::Entry& entry : opened->checkpoint->entries()) {
-      opened->names.emplace_back(entry.name);
+      opened->names.push_back(NameOf(entry));
     }
     *file = opened.release();
     return Status();
@@ -231,6 +275,12 @@ haulway_code haulway_load_into(const haulway_file* file,
                                size_t count, int threads, int verify) {
   return Call([&]() -> Status {
     if (count != 0) HAULWAY_TRY(Need(destinations, "destinations"));
+    constexpr int kMostThreads = haulway::kMostThreads;
+    if (threads < 0 || threads > kMostThreads) {
+      return Status(
+          Code::kInvalidArgument,
+          fmt::format("threads {}: expected 0 to {}", threads, kMostThreads));
+    }
     haulway::LoadOptions options;
     options.threads = threads;
     options.verify = verify != 0;
@@ -240,8 +290,7 @@ haulway_code haulway_load_into(const haulway_file* file,
 
 haulway_code haulway_verify(const char* name) {
   return Call([&]() -> Status {
-    HAULWAY_TRY(Need(name, "name"));
-    HAULWAY_ASSIGN(auto source, haulway::OpenSource(name));
+    HAULWAY_ASSIGN(auto source, OpenUnmapped(name));
     HAULWAY_ASSIGN(const haulway::VerifyReport report,
                    haulway::Verify(std::move(source)));
     if (report.ok) return Status();
@@ -259,8 +308,16 @@ haulway_code haulway_save(const char* name, const char* format,
     if (count != 0) HAULWAY_TRY(Need(tensors, "tensors"));
     haulway::TensorsToWrite all;
     for (const haulway_source& source : std::span(tensors, count)) {
-      HAULWAY_ASSIGN(haulway::TensorToWrite tensor, TensorOf(source));
-      all.tensors.push_back(std::move(tensor));
+      if (source.name == nullptr) {
+        return Status(
+            Code::kInvalidArgument,
+            fmt::format("name of tensor {} is NULL", all.tensors.size()));
+      }
+      auto tensor = TensorOf(source);
+      if (!tensor.ok()) {
+        return std::move(tensor).status().In(Quote(source.name));
+      }
+      all.tensors.push_back(*std::move(tensor));
     }
     HAULWAY_ASSIGN(const haulway::Format to,
                    format == nullptr ? haulway::FormatToWrite(name)

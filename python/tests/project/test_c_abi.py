@@ -2,8 +2,10 @@
 ctypes."""
 
 import ctypes
+import json
 import pathlib
 import re
+import struct
 import subprocess
 
 import pytest
@@ -172,3 +174,138 @@ def test_damage_is_found(library, tmp_path):
     path.write_bytes(data)
     assert library.haulway_verify(bytes(path)) == 8
     assert library.haulway_last_error() != b""
+
+
+def open_file(library, path):
+    file = ctypes.c_void_p()
+    assert library.haulway_open(bytes(path), ctypes.byref(file)) == 0
+    return file
+
+
+def described(library, file, number):
+    tensor = Tensor()
+    assert library.haulway_describe(file, ctypes.c_size_t(number),
+                                    ctypes.byref(tensor)) == 0
+    return tensor
+
+
+def read(library, file, name):
+    """Returns the code and the bytes of a tensor."""
+    number = ctypes.c_size_t()
+    assert library.haulway_find(file, name, ctypes.byref(number)) == 0
+    size = described(library, file, number.value).bytes
+    out = ctypes.create_string_buffer(size)
+    code = library.haulway_read(file, number, out, ctypes.c_uint64(size))
+    return code, out.raw
+
+
+def test_elements_are_the_numbers_that_torch_shows(library, tmp_path):
+    complex_ = torch.tensor([[1 + 2j, -3 - 4j], [5j, 6 + 0j]])
+    tensors = {
+        "conj": complex_.conj(), "neg": complex_.clone().conj().imag,
+        "both": torch._neg_view(complex_.clone().conj()),
+        "half": torch._neg_view(torch.arange(5).half()),
+        "int": torch._neg_view(torch.tensor([1, -2, -2**63])),
+        "byte": torch._neg_view(torch.tensor([0, 1, 255], dtype=torch.uint8)),
+    }
+    torch.save(tensors, tmp_path / "x.pt")
+    file = open_file(library, tmp_path / "x.pt")
+    for name, tensor in tensors.items():
+        dense = tensor.resolve_conj().resolve_neg().contiguous()
+        assert read(library, file, name.encode()) == (
+            0, dense.numpy().tobytes()), name
+    library.haulway_close(file)
+
+
+def test_a_sign_that_a_dtype_lacks_is_not_changed(library, tmp_path):
+    torch.save({"f": torch._neg_view(torch.tensor([True]))}, tmp_path / "x.pt")
+    file = open_file(library, tmp_path / "x.pt")
+    assert read(library, file, b"f")[0] == 13
+    assert library.haulway_last_error() == (
+        b"cannot change the sign of dtype BOOL; in 'f'")
+    library.haulway_close(file)
+
+
+def test_names_with_nul_bytes_are_told_apart(library, tmp_path):
+    names = ["a\0b", "a\0c", "a"]
+    header = json.dumps({
+        name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]}
+        for i, name in enumerate(names)}).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header
+                     + struct.pack("<3f", 1, 2, 3))
+    file = open_file(library, path)
+    assert [described(library, file, i).name for i in range(3)] == [
+        b"a\\x00b", b"a\\x00c", b"a"]
+    for value, name in enumerate([b"a\\x00b", b"a\\x00c", b"a"], 1):
+        assert read(library, file, name) == (0, struct.pack("<f", value))
+    library.haulway_close(file)
+
+
+def test_nothing_is_mapped(library, tmp_path):
+    # A file that is cut would end a program that reads a mapping.
+    path = tmp_path / "named.safetensors"
+    haulway.save({"w": torch.ones(100_000)}, path)
+    file = open_file(library, path)
+    assert path.name not in pathlib.Path("/proc/self/maps").read_text()
+    with path.open("r+b") as cut:
+        cut.truncate(100)
+    number = ctypes.c_size_t(0)
+    out = ctypes.create_string_buffer(400_000)
+    assert library.haulway_read(file, number, out, ctypes.c_uint64(400_000)) == 7
+    library.haulway_close(file)
+
+
+def test_wrong_numbers_are_refused(library, opened, tmp_path):
+    for threads in -1, -2**31, 2**16:
+        assert library.haulway_load_into(opened, None, ctypes.c_size_t(0),
+                                         threads, 0) == 1
+        assert library.haulway_last_error() == (
+            f"threads {threads}: expected 0 to 65535".encode())
+    shape = (ctypes.c_int64 * 2)(1, 1)
+    held = (ctypes.c_float * 1)()
+    path = bytes(tmp_path / "new.safetensors")
+    for rank in 65, 1 << 61, 2**64 - 1:
+        source = Source(b"w", b"F32", rank, shape, ctypes.addressof(held), 4)
+        assert library.haulway_save(path, None, ctypes.byref(source),
+                                    ctypes.c_size_t(1)) == 1
+        assert library.haulway_last_error() == (
+            f"rank {rank}: expected at most 64; in 'w'".encode())
+    assert not (tmp_path / "new.safetensors").exists()
+
+
+def test_a_failure_of_many_names_the_tensor(library, opened, tmp_path):
+    number = ctypes.c_size_t()
+    assert library.haulway_find(opened, b"w", ctypes.byref(number)) == 0
+    out = (ctypes.c_float * 24)()
+    slices = (Range * 2)(Range(0, 5, 1), Range(0, 6, 1))
+    place = f"; in 'w'; of {tmp_path}/x.pt".encode()
+    for wanted, why in (
+        (Destination(number.value, None, ctypes.addressof(out), 95),
+         b"memory for the tensor: expected 96 bytes, found 95" + place),
+        (Destination(number.value, slices, ctypes.addressof(out), 120),
+         b"slice 0:5:1 of dimension 0 leaves it: expected indices of 4 elements"
+         + place),
+        (Destination(number.value, None, None, 96), b"memory is NULL; in 'w'"),
+    ):
+        assert library.haulway_load_into(
+            opened, ctypes.byref(wanted), ctypes.c_size_t(1), 0, 0) == 1
+        assert library.haulway_last_error() == why
+    shape = (ctypes.c_int64 * 1)(1)
+    held = (ctypes.c_float * 1)()
+    sources = [Source(b"first", b"F32", 1, shape, ctypes.addressof(held), 4)]
+    for wrong, why in (
+        (Source(None, b"F32", 1, shape, ctypes.addressof(held), 4),
+         b"name of tensor 1 is NULL"),
+        (Source(b"w", None, 1, shape, ctypes.addressof(held), 4),
+         b"dtype is NULL; in 'w'"),
+        (Source(b"w", b"F32", 1, None, ctypes.addressof(held), 4),
+         b"shape is NULL; in 'w'"),
+        (Source(b"w", b"F32", 1, shape, None, 4), b"memory is NULL; in 'w'"),
+        (Source(b"w", b"f32", 1, shape, ctypes.addressof(held), 4),
+         b"no dtype is called 'f32'; in 'w'"),
+    ):
+        both = (Source * 2)(*sources, wrong)
+        assert library.haulway_save(bytes(tmp_path / "new.pt"), None, both,
+                                    ctypes.c_size_t(2)) == 1
+        assert library.haulway_last_error() == why
