@@ -75,10 +75,10 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     return std::shared_ptr<const Checkpoint>(made);
   };
   auto checkpoint = OrNoMemory(open);
-  const bool repeats_itself = source->Look({}).is_server();
-  for (int left = repeats_itself ? 0 : retries; MayPass(checkpoint) && left > 0;
-       --left) {
-    checkpoint = OrNoMemory(open);
+  if (MayPass(checkpoint) && !source->Look({}).is_server()) {
+    for (int left = retries; MayPass(checkpoint) && left > 0; --left) {
+      checkpoint = OrNoMemory(open);
+    }
   }
   if (!checkpoint.ok()) return std::move(checkpoint).status().Of(name);
   return checkpoint;

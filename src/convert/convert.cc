@@ -220,6 +220,9 @@ bool TakesCast(DType dtype) { return IsFloating(dtype); }
 Result<ConvertReport> Convert(std::shared_ptr<const Checkpoint> from,
                               const std::string& path,
                               const ConvertOptions& options) {
+  if (from == nullptr) {
+    return Status(Code::kInvalidArgument, "checkpoint is null");
+  }
   const auto run = [&] {
     return Conversion(std::move(from), path, options).Run();
   };

@@ -56,6 +56,12 @@ class Editing {
         dropped_(edit.drop.begin(), edit.drop.end()) {}
 
   Result<EditReport> Run() {
+    const auto is_null = [](const auto& from) { return from == nullptr; };
+    if (std::ranges::any_of(edit_.merge, is_null) ||
+        std::ranges::any_of(edit_.replace, is_null,
+                            &FileEdit::Replacement::from)) {
+      return Status(Code::kInvalidArgument, "checkpoint is null");
+    }
     if (options_.in_place && !options_.output.empty()) {
       return Status(Code::kInvalidArgument,
                     "an edit in place has no other file to write");

@@ -289,6 +289,9 @@ Result<RepairReport> Repair(
     std::shared_ptr<const ByteSource> file,
     std::span<const std::shared_ptr<const ByteSource>> others,
     const std::string& path, const RepairOptions& options) {
+  if (file == nullptr || std::ranges::find(others, nullptr) != others.end()) {
+    return Status(Code::kInvalidArgument, "source is null");
+  }
   return OrNoMemory(
       [&] { return Repairing(path, options).Run(std::move(file), others); });
 }

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <numeric>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -411,6 +413,65 @@ TEST(Load, ProgressRisesToItsTotal) {
               static_cast<ptrdiff_t>(total.size()))
         << testing::PrintToString(total);
   }
+}
+
+// Calls every function that loads, with a function of the caller that throws.
+TEST(Load, WhatTheCallerThrowsIsAStatus) {
+  const std::string bytes = Zip(SomeStorages()).bytes;
+  const auto thrown = [](const char* what) {
+    return std::runtime_error(std::string("from ") + what);
+  };
+  const auto check = [](const Status& status, const char* what) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(status.message().starts_with(
+        std::string("a function of the caller threw 'from ") + what + "'"))
+        << status.message();
+  };
+  const auto checkpoint = *Checkpoint::Open(InMemory(bytes));
+  const auto rows = AllRows(*checkpoint);
+  for (const int threads : {1, 4}) {
+    for (const IoMode io : {IoMode::kMmap, IoMode::kPread}) {
+      const LoadOptions plain{.threads = threads, .io = io};
+      LoadOptions progress = plain;
+      progress.progress = [&](uint64_t, uint64_t) { throw thrown("progress"); };
+      const auto keep = [](const auto&...) { return Status(); };
+      check(LoadStorages(*checkpoint, rows, progress).status(), "progress");
+      check(LoadPieces(*checkpoint, rows, progress, 64, keep).status(),
+            "progress");
+      check(LoadEach(*checkpoint, rows, progress, LoadOrder::kPlan, keep)
+                .status(),
+            "progress");
+      const auto take = [&](const auto&...) -> Status { throw thrown("take"); };
+      check(LoadPieces(*checkpoint, rows, plain, 64, take).status(), "take");
+      check(LoadEach(*checkpoint, rows, plain, LoadOrder::kPlan, take).status(),
+            "take");
+    }
+    LoadOptions allocate{.threads = threads, .io = IoMode::kPread};
+    allocate.allocate = [&](uint64_t) -> Result<Buffer> {
+      throw thrown("allocate");
+    };
+    check(LoadStorages(*checkpoint, rows, allocate).status(), "allocate");
+  }
+  std::atomic<bool> armed = false;
+  const auto source = MakeFunctionSource(
+      bytes.size(),
+      [&](uint64_t offset, std::span<std::byte> out) -> Status {
+        if (armed) throw thrown("source");
+        std::memcpy(out.data(), bytes.data() + offset, out.size());
+        return Status();
+      },
+      "function");
+  const auto of_function = *Checkpoint::Open(source);
+  armed = true;
+  check(Checkpoint::Open(source).status(), "source");
+  check(LoadStorages(*of_function, rows, {.threads = 4}).status(), "source");
+  std::byte first;
+  check(of_function->ReadStorageRange(0, 0, {&first, 1}), "source");
+}
+
+TEST(Load, ACheckpointThatIsNullIsRefused) {
+  const auto stream = StorageStream::Open(nullptr, {}, {}, LoadOrder::kPlan);
+  EXPECT_EQ(stream.status().message(), "checkpoint is null");
 }
 
 TEST(Load, AnErrorOfTheSourceReachesTheCaller) {

@@ -230,6 +230,9 @@ Result<std::unique_ptr<StorageStream>> StorageStream::Open(
     }
     return stream;
   };
+  if (checkpoint == nullptr) {
+    return Status(Code::kInvalidArgument, "checkpoint is null");
+  }
   const std::string name(checkpoint->source().name());
   auto stream = OrNoMemory(open);
   if (!stream.ok()) return std::move(stream).status().Of(name);
@@ -266,7 +269,8 @@ Result<LoadStats> LoadEach(
   while (true) {
     HAULWAY_ASSIGN(auto next, stream->Next());
     if (!next.has_value()) break;
-    HAULWAY_TRY(take(next->position, std::move(next->bytes)));
+    HAULWAY_TRY(OrNoMemory(
+        [&] { return take(next->position, std::move(next->bytes)); }));
   }
   return stream->stats();
 }

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -271,6 +272,20 @@ TEST_P(ChunkWriterTest, ASourceThatFailsEndsTheWriting) {
   TestSink sink(GetParam().traits);
   const auto stats = Write(layout, sink, {.threads = GetParam().threads});
   EXPECT_EQ(stats.status().code(), Code::kIoError);
+  EXPECT_FALSE(sink.committed);
+}
+
+TEST_P(ChunkWriterTest, WhatTheCallerThrowsEndsTheWriting) {
+  const TestLayout layout({64, 90, 90}, {3 * kMiB, 5 * kMiB});
+  TestSink sink(GetParam().traits);
+  WriteOptions options{.threads = GetParam().threads};
+  options.progress = [](uint64_t, uint64_t) {
+    throw std::runtime_error("enough");
+  };
+  const Status status = Write(layout, sink, options).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "a function of the caller threw 'enough'; of test");
   EXPECT_FALSE(sink.committed);
 }
 

@@ -179,6 +179,9 @@ class File : public PlannedFile {
 Result<std::unique_ptr<PlannedFile>> PlannedFile::Create(
     std::shared_ptr<const Layout> layout, std::string path,
     const FileSinkOptions& options) {
+  if (layout == nullptr) {
+    return Status(Code::kInvalidArgument, "layout is null").Of(path);
+  }
   auto file = std::make_unique<File>(std::move(layout), path, options);
   Status status = file->Open();
   if (!status.ok()) return std::move(status).Of(path);

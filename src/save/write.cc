@@ -2,6 +2,7 @@
 #include <string>
 #include <utility>
 
+#include "base/no_memory.h"
 #include "haulway/layout.h"
 #include "save/write_measure.h"
 #include "save/writers.h"
@@ -26,7 +27,7 @@ Result<WriteStats> Write(const Layout& layout, ByteSink& sink,
     HAULWAY_TRY(measured.Commit(layout.size()));
     return stats;
   };
-  auto stats = run();
+  auto stats = OrNoMemory(run);
   if (!stats.ok()) return std::move(stats).status().Of(name);
   measured.Record(&*stats);
   stats->bytes = layout.size();

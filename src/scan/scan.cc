@@ -219,8 +219,10 @@ Status ScanPath(const std::string& path, const OpenOptions& options,
                 const std::function<Status(ScanReport report)>& each,
                 const RemoteOptions& remote) {
   const SourceOptions reading{.io = IoMode::kPread, .remote = remote};
-  return IsFolder(path) ? ScanFolder(path, reading, options, each)
-                        : ScanOneFile(path, reading, options, each);
+  return OrNoMemory([&] {
+    return IsFolder(path) ? ScanFolder(path, reading, options, each)
+                          : ScanOneFile(path, reading, options, each);
+  });
 }
 
 }  // namespace haulway

@@ -324,6 +324,11 @@ Status Archive::ReadInto(std::string_view name,
 
 Status Archive::ReadChunked(std::string_view name, uint64_t chunk_bytes,
                             const CopyFunction& copy) const {
+  return OrNoMemory([&] { return CopyChunks(name, chunk_bytes, copy); });
+}
+
+Status Archive::CopyChunks(std::string_view name, uint64_t chunk_bytes,
+                           const CopyFunction& copy) const {
   HAULWAY_ASSIGN(const std::unique_ptr<ChunkReader> chunks, OpenChunks(name));
   const uint64_t size = chunks->record_size();
   if (chunk_bytes == 0) chunk_bytes = size;
@@ -357,6 +362,9 @@ Status Archive::ReadParallel(
     std::string_view name,
     std::span<const std::shared_ptr<const ByteSource>> additional,
     uint64_t threshold, std::span<std::byte> out) const {
+  if (std::ranges::find(additional, nullptr) != additional.end()) {
+    return Status(Code::kInvalidArgument, "source is null");
+  }
   HAULWAY_ASSIGN(const Entry* entry, Existing(name));
   if (additional.empty() || entry->method == kMethodDeflated ||
       entry->size < threshold || out.size() != entry->size) {

@@ -75,6 +75,8 @@ class Archive final : public ArchiveReader {
   // Checks a record by rule Z21.
   Status CheckCrc(const Entry& entry, std::span<const std::byte> bytes) const;
   Result<const Entry*> Existing(std::string_view name) const;
+  Status CopyChunks(std::string_view name, uint64_t chunk_bytes,
+                    const CopyFunction& copy) const;
 
   const ArchiveOptions options_;
   std::shared_ptr<ZipReader> zip_;
