@@ -30,7 +30,7 @@ std::optional<Buffer> ByteSource::View(uint64_t, uint64_t) const {
 
 SourceTraits ByteSource::Look(std::span<const ByteRange>) const {
   SourceTraits traits;
-  traits.views = View(0, 0).has_value();
+  traits.views = View(0, size()).has_value();
   traits.resident = traits.views ? 1 : 0;
   return traits;
 }

@@ -474,6 +474,36 @@ TEST(Load, ACheckpointThatIsNullIsRefused) {
   EXPECT_EQ(stream.status().message(), "checkpoint is null");
 }
 
+// A source that has some of its bytes in memory, as a cache has.
+class HalfInMemory : public CountingSource {
+ public:
+  explicit HalfInMemory(std::string bytes)
+      : CountingSource(bytes),
+        views_(MakeMemorySource(
+            std::as_bytes(std::span<const char>(bytes_ = bytes)))) {}
+  std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
+    if (offset + length > size() / 2) return std::nullopt;
+    return views_->View(offset, length);
+  }
+
+ private:
+  std::string bytes_;
+  const std::shared_ptr<const ByteSource> views_;
+};
+
+TEST(Load, ReadsWhatASourceHasNotInMemory) {
+  const auto storages = SomeStorages();
+  const auto checkpoint = *Checkpoint::Open(
+      std::make_shared<const HalfInMemory>(Zip(storages).bytes));
+  const auto loaded = LoadStorages(*checkpoint, AllRows(*checkpoint));
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  for (size_t i = 0; i < storages.size(); ++i) {
+    EXPECT_TRUE(std::ranges::equal(
+        loaded->buffers[i].bytes(),
+        std::as_bytes(std::span<const char>(storages[i].second))));
+  }
+}
+
 TEST(Load, AnErrorOfTheSourceReachesTheCaller) {
   const BuiltZip zip = Zip(SomeStorages());
   const auto source = std::make_shared<FaultSource>(
