@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <mutex>
 
 #include "base/page_bytes.h"
 
@@ -15,9 +15,10 @@ namespace haulway {
 namespace {
 
 // A mapping that the handler can find without a lock. `end` is 0 while the slot
-// is empty or being changed.
+// is empty or being changed. There is no mutex, because a thread could hold it
+// while another one forks, and the child would wait for it forever.
 struct Slot {
-  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> begin{0};  // 0: free. Setting it takes the slot.
   std::atomic<uintptr_t> end{0};
   std::atomic<int> fd{-1};
   std::atomic<bool> cut{false};
@@ -28,7 +29,6 @@ struct Slot {
 constexpr size_t kSlots = 4096;
 std::array<Slot, kSlots> slots;
 std::atomic<size_t> used_slots{0};  // No slot from here on was ever used.
-std::mutex slots_mutex;
 
 // initial-exec: the handler may not allocate, which a first access might do
 // otherwise.
@@ -113,21 +113,28 @@ void CatchSigbus() {
 }
 
 GuardedMapping::GuardedMapping(std::span<const std::byte> bytes, int fd)
-    : slot_(0) {
-  const std::lock_guard lock(slots_mutex);
-  while (slot_ < kSlots && slots[slot_].begin.load() != 0) ++slot_;
+    : slot_(kSlots) {
+  if (bytes.empty()) return;
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  const auto is_taken = [&](size_t i) {
+    uintptr_t none = 0;
+    return slots[i].begin.load() == 0 &&
+           slots[i].begin.compare_exchange_strong(none, begin);
+  };
+  slot_ = 0;
+  while (slot_ < kSlots && !is_taken(slot_)) ++slot_;
   if (slot_ == kSlots) return;
   Slot& slot = slots[slot_];
   slot.cut.store(false);
   slot.fd.store(fd);
-  slot.begin.store(reinterpret_cast<uintptr_t>(bytes.data()));
-  slot.end.store(reinterpret_cast<uintptr_t>(bytes.data() + bytes.size()));
-  if (slot_ >= used_slots.load()) used_slots.store(slot_ + 1);
+  slot.end.store(begin + bytes.size());
+  size_t used = used_slots.load();
+  while (used <= slot_ && !used_slots.compare_exchange_weak(used, slot_ + 1)) {
+  }
 }
 
 GuardedMapping::~GuardedMapping() {
   if (slot_ == kSlots) return;
-  const std::lock_guard lock(slots_mutex);
   slots[slot_].end.store(0);
   slots[slot_].begin.store(0);
 }
