@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 
-_lock = threading.Lock()
+from .._threads import ThreadLock
+
+_lock = ThreadLock()
 _process: list = []
 
 

@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 import time
 from collections.abc import Mapping
 
@@ -21,6 +19,7 @@ from .._log import debug_log
 from .._making.assemble import maker
 from .._making.objects import DescribingFactory
 from .._options import READING
+from .._threads import ThreadLock, once
 from .call import Reading, build_over, check_framework, reads
 from .select import part_of
 from .source import check_for_others, lasting
@@ -82,10 +81,10 @@ class Checkpoint(Mapping):
             and self._reading.progress is None
             and not self._reading.retries
         )
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._stats = {"tensors": 0, **dict.fromkeys(_haulway.LOAD_SUMS, 0), "io": {}}
 
-    @functools.cached_property
+    @once
     def _maker(self):
         # Importing torch takes a second, so it is deferred until a tensor is
         # read.

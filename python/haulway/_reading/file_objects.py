@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-import threading
 
 from .._errors import InvalidArgumentError
+from .._threads import ThreadLock
 
 # Seekable streams whose seek() reads everything before the position.
 _SEEK_BY_READING = frozenset({
@@ -27,7 +27,7 @@ class FileRanges:
         self._file = file
         self._start = start
         # A seek and the following reads must not be interleaved.
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
 
     def read_many(self, ranges):
         """Fills each memoryview with the bytes from its offset on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 from .. import _haulway
@@ -14,6 +13,7 @@ from .._errors import (
     TimedOutError,
 )
 from .._options import check_flag, whole
+from .._threads import ThreadLock
 from ..ipc._handlers import _restoring
 from .publish import check_name
 
@@ -42,7 +42,7 @@ class Subscription:
         self._core = core
         self._writable = writable
         self._held = held
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
 
     @property
     def version(self):

@@ -9,7 +9,6 @@ and statistics cost more than such a view does.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import sys
@@ -22,6 +21,7 @@ from .._making.numpy_maker import NumpyMaker
 from .._reading.call import Reading
 from .._reading.select import part_of
 from .._reading.source import open_source
+from .._threads import once
 from . import _dtypes, _index, _plan
 from ._errors import SafetensorError, as_ours, raising
 from ._header import (
@@ -220,11 +220,11 @@ class _File:
         self._is_direct = self._way in ("auto", "pread") and is_local
         self._planned = {}
 
-    @functools.cached_property
+    @once
     def _reading(self):
         return Reading("safe_open", {"io": self._way})
 
-    @functools.cached_property
+    @once
     def _parsed(self):
         return parsed_header(self.core)
 
@@ -232,7 +232,7 @@ class _File:
         """Returns the parsed header, a dict."""
         return self._parsed
 
-    @functools.cached_property
+    @once
     def _has_metadata(self):
         """Returns whether the header has metadata, even if it is {}."""
         text = _haulway.safetensors_header(self.core)

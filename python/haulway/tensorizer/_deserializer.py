@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Mapping
 
 import torch
@@ -27,6 +26,7 @@ from .._reading.call import Reading
 from .._reading.remote import target_of
 from .._reading.source import open_source
 from .._reading.streams import is_same
+from .._threads import ThreadLock
 from .._torch import factory as _torch_factory
 from ._params import (
     CryptographyError,
@@ -116,7 +116,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             "passphrase": encryption._passphrase if encryption else None,
         })
         self._verify = self._reading.verify
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._loaded = {}
         self._verified = set()
         self._bytes_read = 0

@@ -28,12 +28,12 @@ import functools
 import inspect
 import os
 import pickle
-import threading
 import warnings
 
 import torch
 
 from .._errors import CorruptError
+from .._threads import ThreadLock
 from .._torch import private as _torch_private
 from ._deserializer import TensorDeserializer
 from ._serializer import TensorSerializer
@@ -58,7 +58,7 @@ class _Patch:
     def __init__(self, name, around):
         self._name = name
         self._around = around
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._users = 0
         self._original = None
         self._stand_in = None

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import haulway
+from haulway._threads import once
 from haulway.ipc import SharedMemoryArena
 
 THREADS = 8
@@ -254,3 +256,117 @@ def change():
 at_once(work, change)
 """
     run(program)
+
+
+def test_a_child_does_not_wait_for_threads_that_it_lacks(saved):
+    # The thread that forks holds the locks, as another thread may.
+    path, tensors = saved
+    program = """
+        import io, os, sys, signal
+        import haulway
+        from haulway._making import allowed
+        from haulway._threads import ThreadLock
+
+        class File(io.RawIOBase):
+            def __init__(self, data):
+                self.data = io.BytesIO(data)
+
+            def seekable(self):
+                return True
+
+            def seek(self, *where):
+                return self.data.seek(*where)
+
+            def tell(self):
+                return self.data.tell()
+
+            def readinto(self, buffer):
+                return self.data.readinto(buffer)
+
+        made = []
+
+        def make(lock, make=ThreadLock.__init__):
+            make(lock)
+            made.append(lock)
+
+        ThreadLock.__init__ = make
+        path = sys.argv[1]
+        checkpoint = haulway.open(path, "numpy")
+        with open(path, "rb") as file:
+            of_file = haulway.open(File(file.read()), "numpy")
+        with made[0], made[1], made[2], allowed._lock:
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                for number in range(2):
+                    assert checkpoint["layer.1"][0, 0] == 1
+                    assert of_file["layer.2"][0, 0] == 2
+                    assert checkpoint.stats()["tensors"] == number + 1
+                    assert haulway.load(path, "numpy")["layer.3"][0, 0] == 3
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, "the child waits"
+    """
+    run(textwrap.dedent(program), str(path))
+
+
+def test_what_is_computed_once_is_not_waited_for():
+    computing, finish = threading.Event(), threading.Event()
+
+    class Slow:
+        calls = 0
+
+        @once
+        def value(self):
+            """The value."""
+            self.calls += 1
+            if self.calls == 1:
+                computing.set()
+                finish.wait(60)
+            return [self.calls]
+
+    slow, found = Slow(), []
+    thread = threading.Thread(target=lambda: found.append(slow.value))
+    thread.start()
+    computing.wait(60)
+    mine = slow.value
+    finish.set()
+    thread.join()
+    assert mine == [2] and found[0] is mine is slow.value
+    assert Slow.value.__doc__ == "The value."
+
+
+def test_threads_of_the_engine_do_not_keep_a_child_waiting(saved):
+    # Opening and loading take locks of the library without the GIL.
+    program = """
+        import os, signal, sys, threading
+        import haulway
+
+        path = sys.argv[1]
+
+        def work():
+            with haulway.open(path, "numpy") as checkpoint:
+                checkpoint["layer.0"]
+            haulway.load(path, "numpy", io="pread")
+
+        def on():
+            while not over.is_set():
+                work()
+
+        work()
+        over = threading.Event()
+        threads = [threading.Thread(target=on) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(60):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                work()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0, "a child waits"
+        over.set()
+        for thread in threads:
+            thread.join()
+    """
+    path, _ = saved
+    run(textwrap.dedent(program), str(path))
