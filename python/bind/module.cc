@@ -10,7 +10,7 @@
 #include "haulway/source.h"
 #include "pickling/pickle_object.h"
 
-NB_MODULE(_haulway, module) {
+NB_MODULE(_haulway_of_main, module) {
   module.attr("__version__") = HAULWAY_VERSION;
   haulway::InstallSigbusGuard();
   // Objects that are still alive at exit are not leaks; tests enable the
@@ -44,4 +44,18 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindDevice(module);
   haulway::python::BindItems(module);
   haulway::python::BindCommand(module);
+}
+
+// Called by every interpreter that imports the module. nanobind has one state
+// for the process: another interpreter would take the state of the first one,
+// where every call would then fail, and would itself wait forever for the GIL.
+extern "C" NB_EXPORT PyObject* PyInit__haulway(void) {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError,
+                    "haulway works in the main interpreter of a process only, "
+                    "not in a subinterpreter: expected another process, or for "
+                    "mod_wsgi `WSGIApplicationGroup %{GLOBAL}`");
+    return nullptr;
+  }
+  return PyInit__haulway_of_main();
 }

@@ -14,7 +14,8 @@ Nothing that is read is ever run. NumPy and torch are optional and independent:
 importing haulway needs neither.
 
 Any thread may call the functions of this module at any time, unless a
-docstring says otherwise.
+docstring says otherwise. The module works in the main interpreter of a process
+only: in a subinterpreter its names cannot be imported.
 """
 
 import importlib

@@ -370,3 +370,45 @@ def test_threads_of_the_engine_do_not_keep_a_child_waiting(saved):
     """
     path, _ = saved
     run(textwrap.dedent(program), str(path))
+
+
+SUBINTERPRETERS = """
+try:
+    import _interpreters as interpreters
+    make = lambda: interpreters.create("legacy")
+    run = interpreters.run_string
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    make = lambda: interpreters.create(isolated=False)
+    run = interpreters.run_string
+"""
+
+
+def test_a_subinterpreter_is_refused_and_harms_nothing(saved):
+    path, tensors = saved
+    program = SUBINTERPRETERS + textwrap.dedent("""
+        import sys
+        import haulway
+
+        checkpoint = haulway.open(sys.argv[1], "numpy")
+        other = make()
+        inside = '''
+        import haulway
+        for name in ("load", "open"):
+            try:
+                getattr(haulway, name)
+            except ImportError as error:
+                assert "subinterpreter" in str(error), error
+                print(name, "refused", flush=True)
+        '''
+        import textwrap
+        failed = run(other, textwrap.dedent(inside))
+        assert failed is None, failed
+        assert checkpoint["layer.1"][0, 0] == 1
+        interpreters.destroy(other)
+        assert checkpoint["layer.2"][0, 0] == 2
+        assert haulway.load(sys.argv[1], "numpy")["layer.3"][0, 0] == 3
+        print("works")
+    """)
+    told = run(program, str(path))
+    assert told == "load refused\nopen refused\nworks\n"
