@@ -52,6 +52,8 @@ class FileRanges:
                 raise BlockingIOError("it has no bytes at the moment")
             if count == 0:
                 raise EOFError(f"it ends {view.nbytes - done} bytes early")
+            if not 0 < count <= view.nbytes - done:
+                raise OSError(f"it read {count} bytes into {view.nbytes - done}")
             done += count
 
 

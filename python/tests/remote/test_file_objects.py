@@ -281,6 +281,22 @@ def test_a_file_object_that_ends_early_is_truncated(tmp_path):
         haulway.load(Shrinking(path.read_bytes()), "torch", retries=0)
 
 
+@pytest.mark.parametrize("wrong", [lambda count: count + 1,
+                                   lambda count: 10 * count,
+                                   lambda count: -count])
+def test_a_file_object_that_miscounts_is_an_error(tmp_path, wrong):
+    path = tmp_path / "x.pt"
+    torch.save(TENSORS, path)
+
+    class Miscounting(Counting):
+        def readinto(self, buffer):
+            count = super().readinto(buffer)
+            return wrong(count) if self.calls > 5 else count
+
+    with pytest.raises(haulway.IoError, match="it read -?\\d+ bytes into \\d+"):
+        haulway.load(Miscounting(path.read_bytes()), "torch", retries=0)
+
+
 def test_nothing_keeps_the_buffers_of_a_read(tmp_path):
     path = tmp_path / "x.pt"
     torch.save(TENSORS, path)
