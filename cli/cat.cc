@@ -145,6 +145,23 @@ Result<Buffer> ReadRecord(const CatOptions& options,
   return (*reader)->Read(options.tensor);
 }
 
+// `text` is the printed part, if it is not written to a file.
+void PrintJson(const CatOptions& options, const Part& part,
+               const std::string& text) {
+  Json json;
+  json.Begin('{').Key("file").Text(ShownName(options.files[0]));
+  json.Key("name").Text(options.tensor);
+  json.Key("dtype").Text(Name(part.dtype));
+  json.Key("shape").Numbers(part.shape);
+  if (options.out.empty()) {
+    json.Key("text").Text(text);
+  } else {
+    json.Key("out").Text(ShownName(options.out));
+    json.Key("bytes").Number(part.bytes.size());
+  }
+  json.End('}').Print();
+}
+
 // Sets `*is_usage` if the slice is wrong.
 Status Run(const CatOptions& options, bool* is_usage) {
   HAULWAY_ASSIGN(auto source, OpenInput(options.files[0]));
@@ -188,22 +205,20 @@ Status Run(const CatOptions& options, bool* is_usage) {
   }
   HAULWAY_ASSIGN(Part part, ReadPart(*checkpoint, *tensor, std::move(*slice)));
   if (options.head != 0) Cut(options.head, &part);
-  if (options.out.ends_with(".npy")) return WriteNpy(options.out, part);
-  if (options.raw || !options.out.empty()) {
-    return WriteAll(options.out, part.bytes.bytes());
+  std::string text;
+  if (options.out.ends_with(".npy")) {
+    HAULWAY_TRY(WriteNpy(options.out, part));
+  } else if (options.raw || !options.out.empty()) {
+    HAULWAY_TRY(WriteAll(options.out, part.bytes.bytes()));
+  } else {
+    text = FormatTensor(part.dtype, part.shape, part.bytes.bytes(),
+                        std::max(kMostElements, options.head));
+    if (!options.json) {
+      text += '\n';
+      return WriteAll("", std::as_bytes(std::span(text)));
+    }
   }
-  std::string text = FormatTensor(part.dtype, part.shape, part.bytes.bytes(),
-                                  std::max(kMostElements, options.head));
-  if (!options.json) {
-    text += '\n';
-    return WriteAll("", std::as_bytes(std::span(text)));
-  }
-  Json json;
-  json.Begin('{').Key("file").Text(ShownName(options.files[0]));
-  json.Key("name").Text(options.tensor);
-  json.Key("dtype").Text(Name(part.dtype));
-  json.Key("shape").Numbers(part.shape);
-  json.Key("text").Text(text).End('}').Print();
+  if (options.json) PrintJson(options, part, text);
   return Status();
 }
 
@@ -230,6 +245,7 @@ Runner Add(CLI::App& app) {
   app.add_option(
       "--out", options->out,
       "Write to this file: as npy if it ends in .npy, otherwise raw bytes");
+  RefuseJsonBeside(app, *options, options->out);
   app.add_flag("--raw", options->raw,
                "Write raw bytes to standard output; TENSOR may also be a "
                "record, such as data.pkl")

@@ -64,7 +64,7 @@ int LoadFile(const LoadVerbOptions& options) {
   const auto names = NameFilter::Make(NamesOf(options));
   if (!names.ok()) return Fail(options, names.status());
   const std::vector<uint32_t> rows = StoragesOf((*checkpoint)->index(), *names);
-  if (!names->all() && rows.empty()) return NoMatch(file);
+  const bool is_empty = !names->all() && rows.empty();
 
   LoadOptions load = options.load;
   load.cancel = &interrupted;
@@ -97,7 +97,7 @@ int LoadFile(const LoadVerbOptions& options) {
                  Counted(stats.threads, "thread"), Name(stats.io));
     }
   }
-  return kDone;
+  return is_empty ? NoMatch(file) : kDone;
 }
 
 Runner Add(CLI::App& app) {

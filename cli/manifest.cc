@@ -67,6 +67,7 @@ Runner Add(CLI::App& app) {
   AddFile(app, *options);
   app.add_option("-o,--out", options->out,
                  "Write JSON to this file, for `haulway verify --manifest`");
+  RefuseJsonBeside(app, *options, options->out);
   AddFilters(app, *options);
   AddKey(app, *options);
   AddAllow(app, *options);

@@ -498,3 +498,49 @@ def test_no_report_overwrites_what_is_read(run, tmp_path):
                   ["convert", path, new, "--proof", f"{tmp_path}/./new.npz"]):
         assert "would" in run(*words, code=2).stderr
         assert path.read_bytes() == before and not new.exists()
+
+
+@pytest.mark.parametrize("verb", [
+    ["ls"], ["ls", "--stats"], ["load"], ["manifest"], ["plan"],
+])
+def test_json_of_nothing_chosen_is_an_object_too(run, verb):
+    done = run(*verb, "small.pt", "--include", "none", "--json", code=3)
+    found = json.loads(done.stdout)
+    assert found["file"] == "small.pt" and "error" not in found
+    assert "no tensor is chosen" in done.stderr
+    assert set(found) == set(json.loads(
+        run(*verb, "small.pt", "--json").stdout))
+
+
+@pytest.mark.parametrize("out", ["part.npy", "part.bin"])
+def test_json_of_a_part_that_is_written_says_where(run, small, tmp_path, out):
+    name = "model.embedding.weight"
+    done = run("cat", small, name, "--slice", "1:3", "--out", tmp_path / out,
+               "--json")
+    whole = torch.load(small)["model"]["embedding.weight"]
+    assert json.loads(done.stdout) == {
+        "file": str(small), "name": name, "dtype": "F32",
+        "shape": [2, whole.shape[1]], "out": str(tmp_path / out),
+        "bytes": 2 * whole.shape[1] * 4}
+    written = (tmp_path / out).read_bytes()
+    assert written.endswith(whole[1:3].numpy().tobytes())
+
+
+@pytest.mark.parametrize("words", [
+    ["cat", "small.pt", "model.embedding.weight", "--out", "-"],
+    ["manifest", "small.pt", "--out", "-"],
+])
+def test_json_and_a_file_do_not_share_standard_output(run, words):
+    told = run(*words, "--json", code=4)
+    assert "standard output, too" in json.loads(told.stdout)["error"]["message"]
+    assert run(*words, text=False).stdout
+
+
+def test_signs_of_a_tensor_are_printed_as_torch_does(run, tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save({"c": torch.tensor([1 + 2j, -3j]).conj(),
+                "i": torch._neg_view(torch.tensor([1, -2])),
+                "b": torch._neg_view(torch.tensor([True]))}, path)
+    assert run("cat", path, "c").stdout == "[1-2j, -0+3j]\n"
+    assert run("cat", path, "i").stdout == "[-1, 2]\n"
+    assert "sign of dtype BOOL" in run("cat", path, "b", code=2).stderr
