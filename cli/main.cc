@@ -119,25 +119,16 @@ int FailUsage(int argc, char** argv, std::string_view what) {
   return kUsage;
 }
 
-// Runs the verb. Output that cannot be printed is a failure too.
 int RunVerb(const Runner& verb) {
   Options& options = *verb.options;
   if (const char* debug = std::getenv("HAULWAY_SERIALIZATION_DEBUG")) {
     options.open.debug_offsets = std::string_view(debug) == "1";
   }
-  int code = kFailed;
-  try {
-    // An interrupt ends whatever the verb waits for.
-    const CancelScope scope(&interrupted);
-    const Status key = ReadKey(options.key, &options.open.key);
-    code = key.ok() ? verb.run() : Fail(options, key);
-    if (code != kDone && interrupted) code = kInterrupted;
-    if (std::fflush(stdout) == 0) return code;
-  } catch (const std::system_error&) {
-    // fmt::print() throws this if it cannot write.
-  }
-  Tell("haulway: cannot write to standard output\n");
-  return kFailed;
+  // An interrupt ends whatever the verb waits for.
+  const CancelScope scope(&interrupted);
+  const Status key = ReadKey(options.key, &options.open.key);
+  const int code = key.ok() ? verb.run() : Fail(options, key);
+  return code != kDone && interrupted ? int{kInterrupted} : code;
 }
 
 // Opens /dev/null for missing standard descriptors. Otherwise the next opened
@@ -220,7 +211,15 @@ namespace haulway {
 int RunCommand(int argc, char** argv) {
   cli::HoldStandardDescriptors();
   InstallSigbusGuard();
-  return cli::Run(argc, argv);
+  // Output that cannot be printed is a failure, whatever it is.
+  try {
+    const int code = cli::Run(argc, argv);
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  } catch (const std::system_error&) {
+    // fmt::print() throws this if it cannot write.
+  }
+  cli::Tell("haulway: cannot write to standard output\n");
+  return cli::kFailed;
 }
 
 }  // namespace haulway

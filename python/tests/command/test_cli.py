@@ -315,10 +315,15 @@ def test_a_slip_of_the_finger_gets_a_hint(run):
     assert "--help" in run("frobnicate", code=4).stderr
 
 
-def test_what_cannot_be_written_is_a_failure(command, small):
+@pytest.mark.parametrize("words", [
+    ["ls", "SMALL"], [], ["--help"], ["--version"], ["ls", "--help"],
+    ["nonsense", "--json"],
+])
+def test_what_cannot_be_written_is_a_failure(command, small, words):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [command, "ls", small], stdout=full, stderr=subprocess.PIPE, text=True
+            [command, *(small if word == "SMALL" else word for word in words)],
+            stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode == 2 and "cannot write" in done.stderr
 
