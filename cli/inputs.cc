@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "command.h"
 #include "haulway/open.h"
 #include "output.h"
@@ -82,9 +84,9 @@ int ForEachFile(const Options& options, const FileVerb& one,
                 FolderLister list) {
   const auto files = ExpandInputs(options.files, list);
   if (!files.ok()) return Fail(options, files.status());
-  const auto rank = [](int exit) {
-    return exit == kFailed ? 3 : exit == kFound ? 2 : exit == kDone ? 1 : 0;
-  };
+  // From the best to the worst.
+  constexpr int kOrder[] = {kNoMatch, kDone, kFound, kFailed, kInterrupted};
+  const auto rank = [&](int exit) { return std::ranges::find(kOrder, exit); };
   int worst = kNoMatch;
   for (const std::string& file : files.value()) {
     if (interrupted) return kInterrupted;

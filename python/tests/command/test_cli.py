@@ -3,7 +3,9 @@
 import functools
 import io
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import zipfile
@@ -549,3 +551,17 @@ def test_signs_of_a_tensor_are_printed_as_torch_does(run, tmp_path):
     assert run("cat", path, "c").stdout == "[1-2j, -0+3j]\n"
     assert run("cat", path, "i").stdout == "[-1, 2]\n"
     assert "sign of dtype BOOL" in run("cat", path, "b", code=2).stderr
+
+
+def test_an_interrupt_counts_more_than_files_that_are_done(run, command, tmp_path):
+    # A named pipe, which `ls` reads to its end, keeps the second file waiting.
+    haulway.save({"a": torch.ones(1)}, tmp_path / "a.pt")
+    reader, writer = os.pipe()
+    with subprocess.Popen([command, "ls", tmp_path / "a.pt", "-"], stdin=reader,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        os.close(reader)
+        # More than a pipe holds: it reads standard input by now.
+        os.write(writer, bytes(1 << 17))
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+        os.close(writer)
