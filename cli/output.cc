@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <variant>
 
+#include "columns.h"
 #include "haulway/open.h"
 #include "haulway/pickle.h"
 
@@ -31,13 +32,6 @@ size_t Printable(std::string_view text) {
     return 0;
   }
   return size;
-}
-
-// Returns the number of code points, which equals the columns except for wide
-// and combining characters.
-size_t Columns(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(
-      text, [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
 }  // namespace

@@ -1,17 +1,50 @@
 #include "progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
+#include "columns.h"
 #include "haulway/open.h"
 #include "output.h"
 #include "tell.h"
 
 namespace haulway::cli {
+namespace {
+
+// Returns the columns of the terminal; SIZE_MAX if it does not say.
+size_t TerminalColumns() {
+  winsize size{};
+  const bool known =
+      ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
+  return known ? size.ws_col : SIZE_MAX;
+}
+
+// Returns a line that fits into the terminal, because a line that wraps cannot
+// be drawn again. Cuts the start of `label`, and then the end of `rest`.
+std::string Fitted(const std::string& label, const std::string& rest) {
+  // Some terminals wrap when the last column is filled.
+  const size_t room = TerminalColumns() - 1;
+  const size_t left = room - std::min(room, rest.size());
+  if (Columns(label) <= left) return label + rest;
+  constexpr std::string_view kCut = "...";
+  std::string_view end = label;
+  while (!end.empty() && Columns(end) + kCut.size() > left) {
+    do end.remove_prefix(1);
+    while (!end.empty() && Columns(end.substr(0, 1)) == 0);
+  }
+  if (!end.empty()) return fmt::format("{}{}{}", kCut, end, rest);
+  return rest.substr(0, room);
+}
+
+}  // namespace
 
 std::function<void(uint64_t, uint64_t)> Progress(std::string label, bool off) {
   using Clock = std::chrono::steady_clock;
@@ -32,9 +65,11 @@ std::function<void(uint64_t, uint64_t)> Progress(std::string label, bool off) {
         seconds < 1 || done == 0
             ? ""
             : fmt::format(", {:.0f} s left", seconds * (1 - share) / share);
-    Tell(fmt::format("\r\x1b[K{}: {:3.0f}% | {}/{} [{:.1f} s, {}/s{}]{}", label,
-                     share * 100, Size(done, false), Size(total, false),
-                     seconds, Size(rate, false), left, end ? "\r\x1b[K" : ""));
+    const std::string rest = fmt::format(
+        ": {:3.0f}% | {}/{} [{:.1f} s, {}/s{}]", share * 100, Size(done, false),
+        Size(total, false), seconds, Size(rate, false), left);
+    Tell(fmt::format("\r\x1b[K{}{}", Fitted(label, rest),
+                     end ? "\r\x1b[K" : ""));
   };
 }
 

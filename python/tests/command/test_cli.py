@@ -1,13 +1,17 @@
 """The haulway command, called by users and scripts."""
 
+import fcntl
 import functools
 import io
 import json
 import os
 import pathlib
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import zipfile
 
 import numpy
@@ -551,6 +555,38 @@ def test_signs_of_a_tensor_are_printed_as_torch_does(run, tmp_path):
     assert run("cat", path, "c").stdout == "[1-2j, -0+3j]\n"
     assert run("cat", path, "i").stdout == "[-1, 2]\n"
     assert "sign of dtype BOOL" in run("cat", path, "b", code=2).stderr
+
+
+def drawn(command, columns, *words):
+    """Runs the command on a terminal of so many columns; returns the lines that
+    it draws on it."""
+    main, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ,
+                struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen([command, *map(str, words)], stderr=other,
+                          stdout=subprocess.DEVNULL) as child:
+        os.close(other)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(main, 4096)
+            except OSError:  # The other end is closed.
+                break
+        assert child.wait(60) == 0
+    os.close(main)
+    return shown.decode().replace("\r\x1b[K", "\n").splitlines()
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_a_progress_line_fits_into_the_terminal(command, tmp_path, columns):
+    folder = tmp_path / ("long name of a folder, ä " * 4)
+    folder.mkdir()
+    path = folder / "model.safetensors"
+    haulway.save({"a": numpy.zeros(1 << 20)}, path)
+    lines = [line for line in drawn(command, columns, "load", path) if line]
+    assert lines and all(len(line) < columns for line in lines)
+    if columns == 200:
+        assert lines[0].startswith("...") and "model.safetensors: 100%" in lines[-1]
 
 
 def test_an_interrupt_counts_more_than_files_that_are_done(run, command, tmp_path):
