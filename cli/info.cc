@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "output.h"
+#include "run_command.h"
 
 namespace haulway::cli {
 namespace {
@@ -73,56 +74,40 @@ std::map<std::string_view, uint64_t> CountValues(const Value& root) {
   return counts;
 }
 
+// What is counted in a checkpoint.
+struct Counts {
+  std::map<std::string_view, uint64_t> dtypes, values;
+  uint64_t total_bytes = 0;
+  uint64_t shared_storages = 0;
+};
+
+Counts CountsOf(const CheckpointIndex& index) {
+  Counts counts;
+  std::vector<uint64_t> uses(index.storages.size());
+  for (const Entry& entry : index.entries) {
+    const TensorInfo& tensor = index.tensors[entry.tensor];
+    ++counts.dtypes[Name(tensor.dtype)];
+    counts.total_bytes += tensor.nbytes;
+    if (tensor.storage != kNoStorage) ++uses[tensor.storage];
+  }
+  for (const uint64_t count : uses) counts.shared_storages += count > 1 ? 1 : 0;
+  // A flat index has no object.
+  if (!index.flat) counts.values = CountValues(index.root);
+  return counts;
+}
+
 int Info(const Options& options) {
   const std::string& file = options.files.front();
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
   const auto checkpoint = Checkpoint::Open(*source, options.open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
-  const CheckpointIndex& index = checkpoint.value()->index();
-
-  std::map<std::string_view, uint64_t> dtypes;
-  std::vector<uint64_t> uses(index.storages.size());
-  uint64_t total = 0, shared = 0;
-  for (const Entry& entry : index.entries) {
-    const TensorInfo& tensor = index.tensors[entry.tensor];
-    ++dtypes[Name(tensor.dtype)];
-    total += tensor.nbytes;
-    if (tensor.storage != kNoStorage) ++uses[tensor.storage];
-  }
-  for (const uint64_t count : uses) shared += count > 1 ? 1 : 0;
-
-  std::map<std::string_view, uint64_t> values;
-  // A flat index has no object.
-  if (!index.flat) values = CountValues(index.root);
-
   if (options.json) {
-    Json json;
-    json.Begin('{').Key("file").Text(ShownName(file));
-    json.Key("format").Text(Name(index.format));
-    json.Key("tensor_count").Number(index.entries.size());
-    json.Key("total_bytes").Number(total).Key("dtypes").Begin('{');
-    for (const auto& [name, count] : dtypes) json.Key(name).Number(count);
-    json.End('}').Key("values").Begin('{');
-    for (const auto& [name, count] : values) json.Key(name).Number(count);
-    json.End('}').Key("storages").Number(index.storages.size());
-    json.Key("shared_storages").Number(shared);
-    json.Key("offsets_computed").Raw(index.offsets_computed ? "true" : "false");
-    json.Key("container").Begin('{');
-    for (const Fact& fact : index.facts) {
-      json.Key(fact.name).Raw(FactText(fact.value, true));
-    }
-    json.End('}');
-    if (index.metadata.has_value()) {
-      json.Key("metadata").Begin('{');
-      for (const Fact& fact : *index.metadata) {
-        json.Key(fact.name).Raw(FactText(fact.value, true));
-      }
-      json.End('}');
-    }
-    json.End('}').Print();
+    fmt::print("{}\n", InfoJson(**checkpoint, ShownName(file)));
     return kDone;
   }
+  const CheckpointIndex& index = checkpoint.value()->index();
+  const auto [dtypes, values, total, shared] = CountsOf(index);
   Table table("<<");
   table.Add({"file", Escape(ShownName(file))});
   table.Add({"format", std::string(Name(index.format))});
@@ -168,3 +153,37 @@ extern const Verb kInfo = {"info", "Describe a checkpoint",
                            Add};
 
 }  // namespace haulway::cli
+
+namespace haulway {
+
+std::string InfoJson(const Checkpoint& checkpoint, std::string_view file) {
+  const CheckpointIndex& index = checkpoint.index();
+  const cli::Counts counts = cli::CountsOf(index);
+  cli::Json json;
+  json.Begin('{').Key("file").Text(file);
+  json.Key("format").Text(Name(index.format));
+  json.Key("tensor_count").Number(index.entries.size());
+  json.Key("total_bytes").Number(counts.total_bytes);
+  json.Key("dtypes").Begin('{');
+  for (const auto& [name, count] : counts.dtypes) json.Key(name).Number(count);
+  json.End('}').Key("values").Begin('{');
+  for (const auto& [name, count] : counts.values) json.Key(name).Number(count);
+  json.End('}').Key("storages").Number(index.storages.size());
+  json.Key("shared_storages").Number(counts.shared_storages);
+  json.Key("offsets_computed").Value(index.offsets_computed);
+  json.Key("container").Begin('{');
+  for (const Fact& fact : index.facts) {
+    json.Key(fact.name).Raw(cli::FactText(fact.value, true));
+  }
+  json.End('}');
+  if (index.metadata.has_value()) {
+    json.Key("metadata").Begin('{');
+    for (const Fact& fact : *index.metadata) {
+      json.Key(fact.name).Raw(cli::FactText(fact.value, true));
+    }
+    json.End('}');
+  }
+  return json.End('}').text();
+}
+
+}  // namespace haulway

@@ -40,7 +40,12 @@
 
 namespace nb = nanobind;
 
-namespace haulway::python {
+namespace haulway {
+
+// Defined in cli/info.cc.
+std::string InfoJson(const Checkpoint& checkpoint, std::string_view file);
+
+namespace python {
 
 namespace {
 
@@ -289,6 +294,11 @@ void BindCheckpoint(nb::module_& module) {
       .def_prop_ro(
           "offsets_computed",
           [](const Checkpoint& self) { return self.index().offsets_computed; })
+      // What `haulway info --json` prints.
+      .def("info_json",
+           [](const Checkpoint& self, const std::string& file) {
+             return WithoutGil([&] { return InfoJson(self, file); });
+           })
       .def("__len__",
            [](const Checkpoint& self) { return self.entries().size(); })
       .def("names", [](const Checkpoint& self) { return Names(self); })
@@ -410,4 +420,5 @@ void BindCheckpoint(nb::module_& module) {
       nb::arg("retries").none() = nb::none());
 }
 
-}  // namespace haulway::python
+}  // namespace python
+}  // namespace haulway

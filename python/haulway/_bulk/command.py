@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 
@@ -18,6 +19,8 @@ from .verbs import FAILED, error_of
 
 _INTERRUPTED = 130
 _NO_MATCH = 3
+# A byte that is not UTF-8, as Python has it in names of files.
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 def main(request, journal, out, inputs):
@@ -125,8 +128,26 @@ def _fail(request, error):
     sys.stdout.flush()
     print(f"haulway: {shown(told['message'])}", file=sys.stderr)
     if request["json"]:
-        print(json.dumps({"error": told}))
+        print(_line({"error": told}))
     return code
+
+
+def _line(value):
+    """Returns a value as JSON. As in the output of the other verbs, a byte of a
+    name that is not UTF-8 becomes \\u00NN: many programs refuse half of a
+    surrogate pair."""
+    text = json.dumps(value)
+    return json.dumps(_readable(value)) if r"\udc" in text else text
+
+
+def _readable(value):
+    if isinstance(value, str):
+        return _NOT_UTF8.sub(lambda byte: chr(ord(byte[0]) - 0xDC00), value)
+    if isinstance(value, dict):
+        return {_readable(key): _readable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_readable(item) for item in value]
+    return value
 
 
 class _Printer:
@@ -137,7 +158,7 @@ class _Printer:
 
     def print(self, result):
         if self._request["json"]:
-            text = json.dumps(result)
+            text = _line(result)
         else:
             text = self._text(result)
         if text is None:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
@@ -122,16 +123,7 @@ def _convert(name, item, options, threads, progress):
 
 def _info(name, item, options, threads, progress):
     core = opening_of(options).open(name)
-    dtypes, total = {}, 0
-    for row in core.rows():
-        tensor = core.tensor(row)
-        dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + 1
-        total += tensor.nbytes
-    return {
-        "file": name, "format": core.format, "tensor_count": len(core.rows()),
-        "total_bytes": total, "dtypes": dict(sorted(dtypes.items())),
-        "container": core.facts,
-    }
+    return {**json.loads(core.info_json("")), "file": name}
 
 
 # Exit codes by the verdicts of verify and scan.

@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 
+import numpy
 import pytest
+import torch
 
+import haulway
 from bulk_files import add_faults, damage, make_files
 from haulway._bulk.progress import ProgressLine, line_of
 
@@ -261,3 +264,28 @@ def test_the_progress_line_is_drawn_ten_times_a_second():
     assert out.getvalue().count("\r") in range(18, 22)
     line.clear()
     assert out.getvalue().endswith("\r\x1b[K")
+
+
+def test_info_has_the_fields_of_the_verb(run, tmp_path):
+    haulway.save({"a": numpy.ones(2)}, tmp_path / "a.safetensors",
+                 metadata={"k": "v"})
+    tied = torch.ones(3)
+    torch.save({"x": tied, "y": tied[1:], "steps": 7}, tmp_path / "b.pt")
+    for name in "a.safetensors", "b.pt":
+        alone = json.loads(run("info", name, "--json").stdout)
+        result, _ = objects(run("bulk", "info", name, "--json").stdout)
+        assert result == {"input": name, "error": None, **alone}
+
+
+def test_json_is_utf8_whatever_the_names_are(run, tmp_path):
+    # Half of a surrogate pair, as Python has it, is refused by many readers.
+    path = os.fsencode(tmp_path / "in") + b"/\xff\xc3\xa4.pt"
+    os.mkdir(tmp_path / "in")
+    with open(path, "wb") as file:
+        torch.save({"\U0001f4cf\\udc80": torch.ones(1)}, file)
+    done = run("bulk", "manifest", "in", "--json")
+    result, _ = objects(done.stdout)
+    alone = json.loads(run("manifest", os.fsdecode(path), "--json").stdout)
+    assert result["file"] == "in/\xff\xe4.pt" == result["input"]
+    assert os.path.basename(alone["file"]) == "\xff\xe4.pt"
+    assert result["tensors"] == alone["tensors"]
