@@ -3,15 +3,22 @@
     with fsspec.open("haulway://https://host/model.pt") as file: ...
 
 fsspec finds this by its entry point; `import haulway` does not import it.
-Reads are ranges of the library's sources. A written file is a temporary file
-that is uploaded when it is closed.
 """
+
+# Design: fsspec's base class does what it can with a few methods, which are here.
+# Reads are ranges of the library's sources. A written file is a temporary file
+# that is uploaded when it is closed. Local folders are listed by the system, as
+# by fsspec's own class for them: opening each file to learn its size, as at URLs,
+# failed for pipes and for links that lead nowhere. A whole local tree is removed
+# by the system too, since the base class would follow links out of it.
 
 from __future__ import annotations
 
 import datetime
 import errno
 import os
+import shutil
+import stat
 
 from . import _haulway
 from ._config import given
@@ -67,7 +74,8 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     def _strip_protocol(cls, path):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        return os.fspath(path).removeprefix(_PREFIX)
+        name = os.fspath(path).removeprefix(_PREFIX)
+        return _haulway.local_path(name) or name
 
     def _name(self, path):
         """Returns the library's name for an fsspec path."""
@@ -78,6 +86,9 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
 
     def info(self, path, **kwargs):
         path = self._name(path)
+        name = self._local(path)
+        if name is not None:
+            return _described(path, os.stat(name))
         if folder_of(path) is not None:
             return {"name": path, "size": 0, "type": "directory"}
         source = self._source(path)
@@ -87,7 +98,11 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
 
     def ls(self, path, detail=True, **kwargs):
         path = self._name(path)
-        names = self._names_in(path)
+        name = self._local(path)
+        if name is not None and os.path.isdir(name):
+            found = _listed(name)
+            return found if detail else [row["name"] for row in found]
+        names = None if name is not None else self._names_in(path)
         # A file: its name counts if it is there.
         if names is None or not names and folder_of(path) is None:
             found = [self.info(path)]
@@ -95,14 +110,12 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return list(map(self.info, names)) if detail else names
 
     def _names_in(self, folder):
-        """Returns the names in a folder; None if `folder` is not a folder."""
+        """Returns the names in a folder at a URL; None if `folder` is not a
+        folder."""
         # fsspec strips the trailing slash that marks a folder on S3.
         start = folder if folder.endswith("/") else folder + "/"
         if folder_of(start) is None:
             return None
-        if "://" not in folder:
-            return [os.path.join(folder, name)
-                    for name in sorted(os.listdir(folder))]
         files = _haulway.list_files(start, self._remote)
         # Restore the slash for subfolders.
         parts = (name.removeprefix(start).partition("/")[:2] for name in files)
@@ -222,6 +235,17 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         if name is not None:
             os.rmdir(name)
 
+    def rm(self, path, recursive=False, maxdepth=None):
+        """Removes files, and with `recursive` folders; of a link, the link."""
+        for one in self.expand_path(path):
+            name = self._local(one)
+            if name is None or maxdepth is not None:
+                super().rm(one, recursive=recursive, maxdepth=maxdepth)
+            elif recursive and os.path.isdir(name) and not os.path.islink(name):
+                shutil.rmtree(name)
+            else:
+                self.rm_file(one)
+
     def rm_file(self, path):
         name = self._local(path)
         if name is None:
@@ -245,13 +269,62 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         )
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):
-        """Renames local files and folders in one step; others are copied and
-        then removed."""
+        """Renames local files and folders in one step; others, and those that
+        go to another disk, are copied and then removed."""
         local = [self._local(path) for path in (path1, path2)]
         if None in local:
-            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth)
-        else:
+            return super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth)
+        self._make_parent(path2)
+        try:
             os.replace(*local)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._move_to_another_disk(*local)
+
+    def _move_to_another_disk(self, before, after):
+        if os.path.isfile(before) and not os.path.islink(before):
+            self.cp_file(before, after)
+            os.remove(before)
+            return
+        if os.path.isdir(after) and not os.path.islink(after):
+            os.rmdir(after)  # Renaming replaces only an empty folder, too.
+        shutil.move(before, after)
 
     def _parent(self, path):
         return self._strip_protocol(path).rpartition("/")[0]
+
+
+def _described(name, found):
+    """Returns fsspec's description of a file.
+
+    found: its os.stat_result.
+    """
+    mode = found.st_mode
+    kind = (
+        "directory" if stat.S_ISDIR(mode)
+        else "file" if stat.S_ISREG(mode) else "other"
+    )
+    return {"name": name, "size": found.st_size if kind == "file" else 0,
+            "type": kind}
+
+
+def _listed(folder):
+    """Returns descriptions of what a local folder holds, in order.
+
+    A link to a folder is no directory, so that a walk stays within a tree, and
+    ends.
+    """
+    rows = []
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            try:
+                row = _described(entry.path, entry.stat())
+            except OSError:
+                if not entry.is_symlink():
+                    continue  # It was removed meanwhile.
+                row = {"name": entry.path, "size": 0, "type": "other"}
+            if row["type"] == "directory" and entry.is_symlink():
+                row["type"] = "other"
+            rows.append(row)
+    return rows

@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 import fsspec
 import pytest
@@ -232,6 +233,71 @@ def test_files_and_folders_are_changed(tmp_path):
     assert sorted(os.listdir(tmp_path / "top")) == ["sub"]
     files.rm(top, recursive=True)
     assert os.listdir(tmp_path) == []
+
+
+def test_links_are_removed_and_not_followed(tmp_path):
+    files = fsspec.filesystem("haulway")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "kept").write_bytes(b"1")
+    (tmp_path / "run" / "sub").mkdir(parents=True)
+    (tmp_path / "run" / "sub" / "a").write_bytes(b"2")
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "data")
+    (tmp_path / "run" / "sub" / "up").symlink_to("..")
+    run = str(tmp_path / "run")
+    assert files.find(run) == [f"{run}/link", f"{run}/sub/a", f"{run}/sub/up"]
+    with pytest.raises(OSError):
+        files.rm(run)
+    files.rm(run, recursive=True)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    files.rm(str(tmp_path / "link"), recursive=True)
+    assert os.listdir(tmp_path) == ["data"]
+    assert os.listdir(tmp_path / "data") == ["kept"]
+    files.rm([f"{tmp_path}/data/*"])
+    assert os.listdir(tmp_path / "data") == []
+
+
+def test_folders_hold_more_than_files(tmp_path):
+    (tmp_path / "file").write_bytes(b"12")
+    (tmp_path / "blob").symlink_to("file")
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    files = fsspec.filesystem("haulway")
+    for name in (str(tmp_path), f"file://{tmp_path}", f"{tmp_path}/"):
+        assert [(os.path.basename(row["name"]), row["type"], row["size"])
+                for row in files.ls(name)] == [
+            ("blob", "file", 2), ("file", "file", 2), ("gone", "other", 0),
+            ("loop", "other", 0), ("pipe", "other", 0),
+        ]
+        assert files.ls(name, detail=False) == files.find(name)
+    assert files.info(str(tmp_path / "pipe"))["type"] == "other"
+    assert not files.exists(str(tmp_path / "gone"))
+
+
+@pytest.fixture
+def another_disk():
+    """Returns a folder on another disk than temporary files."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield pathlib.Path(folder)
+
+
+def test_moved_to_another_disk(tmp_path, another_disk):
+    assert tmp_path.stat().st_dev != another_disk.stat().st_dev
+    files = fsspec.filesystem("haulway", auto_mkdir=True)
+    (tmp_path / "a").write_bytes(b"1")
+    files.mv(str(tmp_path / "a"), str(another_disk / "new" / "a"))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "c").write_bytes(b"2")
+    (tmp_path / "b" / "link").symlink_to("c")
+    (another_disk / "b").mkdir()
+    files.mv(str(tmp_path / "b"), str(another_disk / "b"))
+    assert os.listdir(tmp_path) == []
+    assert (another_disk / "new" / "a").read_bytes() == b"1"
+    assert os.readlink(another_disk / "b" / "link") == "c"
+    (tmp_path / "b").mkdir()
+    with pytest.raises(OSError, match="not empty"):
+        files.mv(str(tmp_path / "b"), str(another_disk / "b"))
+    assert sorted(os.listdir(another_disk / "b")) == ["c", "link"]
 
 
 def test_objects_are_changed(files_of_s3, tmp_path):
