@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 
+from . import _haulway
 from ._describing import described, shown
 from ._errors import ArgumentTypeError, UnsafeError
 from ._host import import_host
@@ -67,7 +68,6 @@ class HaulwayCheckpointIO:
         program's own), torch.save writes the bytes, in memory first. Raises
         haulway.Error.
         """
-        from . import _haulway
         from ._config import given
         from ._writing import save as _save
 
@@ -83,7 +83,7 @@ class HaulwayCheckpointIO:
             for name in ("durability", "storage_alignment", "compute_crc32",
                          "threads")
         }
-        path = _stripped(path)
+        path = _place(path)
         remote = self._remote(options)
         if are_files(path):
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -114,7 +114,7 @@ class HaulwayCheckpointIO:
 
         from .torch import load
 
-        path = _stripped(path)
+        path = _place(path)
         remote = {name: self._options[name]
                   for name in REMOTE if name in self._options}
         try:
@@ -135,7 +135,7 @@ class HaulwayCheckpointIO:
         """Removes the file or folder at `path`, if it is there; of a URL with
         fsspec. Raises OSError if it cannot be removed.
         """
-        path = _stripped(path)
+        path = _place(path)
         if not are_files(path):
             fsspec = import_host(
                 "fsspec", "removing a checkpoint at a URL", "fsspec", "2026.9.0"
@@ -189,8 +189,11 @@ def _checked(options):
     return dict(options)
 
 
-def _stripped(path):
-    return path_of(path).removeprefix(_PREFIX)
+def _place(path):
+    """Returns the local path that `path` names, or a URL. As for fsspec, ~ is
+    the home folder."""
+    name = os.path.expanduser(path_of(path).removeprefix(_PREFIX))
+    return _haulway.local_path(name) or name
 
 
 def _bytes_of(checkpoint):

@@ -76,6 +76,23 @@ def test_what_is_saved_is_loaded(base, tmp_path):
         io.load_checkpoint(path)
 
 
+@pytest.mark.parametrize("place", ["file://{}", "haulway://file://{}", "~/{}"])
+def test_names_are_those_that_fsspec_takes(base, tmp_path, monkeypatch, place):
+    """Lightning's own class names local files by fsspec."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    name = "a b/c.ckpt" if "~" in place else tmp_path / "a%20b" / "c.ckpt"
+    io, path = HaulwayCheckpointIO(durability="none"), place.format(name)
+    io.save_checkpoint(STATE, path)
+    assert os.listdir(tmp_path) == ["a b"]
+    assert os.listdir(tmp_path / "a b") == ["c.ckpt"]
+    same_tensors(io.load_checkpoint(path)["state_dict"], STATE["state_dict"])
+    io.save_checkpoint({**STATE, "own": Own(7)}, path)
+    assert io.load_checkpoint(path, weights_only=False)["own"].number == 7
+    io.remove_checkpoint(path)
+    assert os.listdir(tmp_path / "a b") == []
+
+
 def test_options_are_those_of_saving(base, tmp_path):
     path = tmp_path / "a.ckpt"
     io = HaulwayCheckpointIO(storage_alignment=4096)
