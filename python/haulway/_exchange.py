@@ -47,6 +47,11 @@ class Exchange:
         self._done.extend(done)
         return _named(done)
 
+    def set(self, owner, attribute, after):
+        """Puts `after` under one name of a module or class."""
+        self._done.append((owner, attribute, vars(owner)[attribute], after))
+        setattr(owner, attribute, after)
+
     def take_back(self):
         """Restores the old object under each name that still has the new one.
 

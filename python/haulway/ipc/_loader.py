@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from torch.utils.data.dataloader import DataLoader as _TorchLoader
 
 from .._describing import described
 from .._errors import UnsupportedError
+from .._exchange import Exchange
 from .._log import debug_log
 from ._arguments import positive
 from ._loader_iterator import ArenaIterator, PlacedIterator, position_of
@@ -102,11 +104,8 @@ def _iterator_of(loader, otherwise):
     return ArenaIterator(loader)
 
 
-_theirs = _TorchLoader._get_iterator
-
-
-def _get_iterator(self):
-    return _iterator_of(self, lambda: _theirs(self))
+# Changes made by install(), which uninstall() takes back.
+_exchange = Exchange(lambda name: True)
 
 
 def install():
@@ -119,20 +118,24 @@ def install():
     """
     if _installed:
         return
+    theirs = _TorchLoader._get_iterator
+
+    def get_iterator(self):
+        # Something that replaced it may call it after uninstall().
+        otherwise = functools.partial(theirs, self)
+        return _iterator_of(self, otherwise) if _installed else otherwise()
+
     _installed.append(DataLoader)
-    torch.utils.data.DataLoader = DataLoader
-    torch.utils.data.dataloader.DataLoader = DataLoader
-    _TorchLoader._get_iterator = _get_iterator
+    _exchange.set(torch.utils.data, "DataLoader", DataLoader)
+    _exchange.set(torch.utils.data.dataloader, "DataLoader", DataLoader)
+    _exchange.set(_TorchLoader, "_get_iterator", get_iterator)
 
 
 def uninstall():
-    """Undoes install(). Iterators that are under way go on as they are.
+    """Undoes install(), but leaves what something else has put in the place of
+    Haulway's class since. Iterators that are under way go on as they are.
 
     Raises nothing. For one thread at a time.
     """
-    if not _installed:
-        return
     _installed.clear()
-    torch.utils.data.DataLoader = _TorchLoader
-    torch.utils.data.dataloader.DataLoader = _TorchLoader
-    _TorchLoader._get_iterator = _theirs
+    _exchange.take_back()

@@ -118,6 +118,55 @@ def test_uninstalled_all_is_as_before():
                       ArenaIterator)
 
 
+def test_what_others_put_in_torchs_place_before_stays(monkeypatch):
+    seen = []
+    stock = Theirs._get_iterator
+
+    class Other(Theirs):
+        pass
+
+    def watched(self):
+        seen.append(self.num_workers)
+        return stock(self)
+
+    monkeypatch.setattr(Theirs, "_get_iterator", watched)
+    monkeypatch.setattr(torch.utils.data, "DataLoader", Other)
+    ipc.install()
+    try:
+        loader = torch.utils.data.DataLoader(data.Numbers(4))
+        assert isinstance(loader, DataLoader)
+        assert len(list(loader)) == 4
+        assert isinstance(iter(Theirs(data.Numbers(2), num_workers=1)),
+                          ArenaIterator)
+    finally:
+        ipc.uninstall()
+    assert seen == [0]
+    assert Theirs._get_iterator is watched
+    assert torch.utils.data.DataLoader is Other
+    assert torch.utils.data.dataloader.DataLoader is Theirs
+
+
+def test_what_others_put_in_haulways_place_stays():
+    class Other(Theirs):
+        pass
+
+    stock = Theirs._get_iterator
+    ipc.install()
+    ours = Theirs._get_iterator
+    Theirs._get_iterator = watched = lambda self: ours(self)
+    torch.utils.data.DataLoader = Other
+    try:
+        ipc.uninstall()
+        assert torch.utils.data.DataLoader is Other
+        assert torch.utils.data.dataloader.DataLoader is Theirs
+        assert Theirs._get_iterator is watched
+        assert not isinstance(iter(Other(data.Numbers(2), num_workers=1)),
+                              ArenaIterator)
+    finally:
+        Theirs._get_iterator = stock
+        torch.utils.data.DataLoader = Theirs
+
+
 def test_importing_the_package_does_not_import_torch():
     done = subprocess.run(
         [sys.executable, "-c", "import sys, haulway.ipc\n"
