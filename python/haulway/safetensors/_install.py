@@ -51,19 +51,22 @@ _exchange = Exchange(
 
 
 class Installed:
-    """The effect of install(); a `with` statement takes it back at its end.
+    """The effect of install(); a `with` statement takes it back at its end,
+    unless an earlier call had installed Haulway before.
 
     patched: "module.name" of the names that modules had already bound, sorted.
     """
 
-    def __init__(self, patched):
+    def __init__(self, patched, is_first):
         self.patched = patched
+        self._is_first = is_first
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exception):
-        uninstall()
+        if self._is_first:
+            uninstall()
 
     def __repr__(self):
         return described(self, f"{counted(len(self.patched), 'name')} patched")
@@ -91,8 +94,8 @@ def install():
     then. For one thread at a time, while others may read.
     """
     global _aside
-    theirs = _aside
-    if theirs is None:
+    theirs, is_first = _aside, _aside is None
+    if is_first:
         theirs = {
             name: module
             for name, module in list(sys.modules.items())
@@ -105,7 +108,7 @@ def install():
         for part in _NAMES if part and _THEIRS + part in theirs
     }
     pairs = _pairs(theirs)
-    if _aside is None:
+    if is_first:
         for name in theirs:
             sys.modules.pop(name, None)
         _aside = theirs
@@ -118,7 +121,7 @@ def install():
     setattr(ours, _EXTENSION[1:], ours)
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
-    return Installed(_exchange.put(pairs))
+    return Installed(_exchange.put(pairs), is_first)
 
 
 def uninstall():

@@ -38,13 +38,17 @@ _counts = dict.fromkeys(("load", "save", "torch_load", "torch_save"), 0)
 
 
 class Installed:
-    """The result of install(); as a `with` block it uninstalls at the end.
+    """The result of install(); as a `with` block it undoes that call at the end.
 
     patched: "module.name" of the names that modules had bound, sorted.
+
+    The end of the block undoes what the call began: all, if it was the first;
+    otherwise what earlier calls had not replaced.
     """
 
-    def __init__(self, patched):
+    def __init__(self, patched, begun):
         self.patched = patched
+        self._begun = begun
 
     @property
     def counts(self):
@@ -58,7 +62,7 @@ class Installed:
         return self
 
     def __exit__(self, *exception):
-        uninstall()
+        _end(self._begun)
 
     def __repr__(self):
         return described(self, f"{counted(len(self.patched), 'name')} patched")
@@ -94,15 +98,19 @@ def install(*, save=False):
 
     Raises nothing.
     """
-    if not _stand_ins:
+    begun = list(_CALLS)
+    if _stand_ins:
+        begun = [name for name in _CALLS if save and name not in _stand_ins]
+    else:
         with _counting:
             _counts.update(dict.fromkeys(_counts, 0))
     for name in ("load", "save") if save else ("load",):
         if name not in _stand_ins:
             _stand_ins[name] = _StandIn(name)
-    return Installed(_exchange(
+    patched = _exchange(
         (one.theirs, one.function) for one in _stand_ins.values()
-    ))
+    )
+    return Installed(patched, begun)
 
 
 def uninstall():
@@ -114,12 +122,15 @@ def uninstall():
 
     Raises nothing.
     """
-    back = _exchange(
-        (one.function, one.theirs) for one in _stand_ins.values()
-    )
-    for one in _stand_ins.values():
+    return _end(list(_stand_ins))
+
+
+def _end(names):
+    """Gives torch's functions of these names back."""
+    ended = [_stand_ins.pop(name) for name in names if name in _stand_ins]
+    back = _exchange((one.function, one.theirs) for one in ended)
+    for one in ended:
         one.is_on = False
-    _stand_ins.clear()
     return back
 
 

@@ -83,6 +83,23 @@ def test_after_others_bound_its_names():
         """)
 
 
+def test_a_block_within_an_installed_program_leaves_it_installed():
+    run("""
+        import haulway.safetensors as ours
+        ours.install()
+        with ours.install():
+            pass
+        import safetensors
+        assert ours.installed() and safetensors is ours
+        ours.uninstall()
+        with ours.install():
+            with ours.install():
+                pass
+            assert ours.installed()
+        assert not ours.installed()
+        """)
+
+
 def test_the_extension_is_ours_too():
     run("""
         import sys

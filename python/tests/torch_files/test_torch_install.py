@@ -148,6 +148,26 @@ def test_names_that_modules_bound_are_exchanged(path, monkeypatch):
     assert haulway.torch.uninstall() == []
 
 
+def test_a_block_within_a_block_undoes_its_own_call_only(path, tmp_path):
+    stock = torch.load, torch.save
+    with haulway.torch.install() as outer:
+        ours = torch.load
+        with haulway.torch.install():
+            pass
+        assert haulway.torch.installed() and torch.load is ours
+        with haulway.torch.install(save=True):
+            assert torch.save is not stock[1]
+        assert torch.load is ours and torch.save is stock[1]
+        same(torch.load(path))
+        assert outer.counts["load"] == 1
+        haulway.torch.install(save=True)
+    assert (torch.load, torch.save) == stock
+    haulway.torch.install()
+    with haulway.torch.install(save=True):
+        torch.save(STATE, tmp_path / "a.pt")
+    assert torch.save is stock[1] and torch.load is not stock[0]
+
+
 def test_many_threads_load_at_once(path):
     with haulway.torch.install() as done:
         found = []
