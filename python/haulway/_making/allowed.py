@@ -24,15 +24,22 @@ def clear():
 
 @contextlib.contextmanager
 def within(items):
-    """Allows `items` within a `with` block."""
-    with _lock:
-        before = list(_process)
-        _process.extend(items)
+    """Allows `items` within a `with` block, in every thread.
+
+    The end of a block takes back its own items only: blocks of several threads
+    may overlap.
+    """
+    added = list(items)
+    add(added)
     try:
         yield
     finally:
         with _lock:
-            _process[:] = before
+            for item in added:
+                for at, one in enumerate(_process):
+                    if one is item:
+                        del _process[at]
+                        break
 
 
 def everywhere():

@@ -64,8 +64,8 @@ def clear_safe_globals():
 
 
 def safe_globals(safe_globals):
-    """Allows classes and functions within a `with` block, in this thread or
-    task.
+    """Allows classes and functions within a `with` block, in all threads, as
+    torch's does.
 
     safe_globals: as for add_safe_globals(), and raises the same.
     """

@@ -204,6 +204,29 @@ def test_classes_the_caller_allows_are_made_from_data():
         assert haulway.torch.load(io.BytesIO(data))["p"].x == 3
 
 
+def test_blocks_that_allow_classes_may_overlap():
+    """As blocks of two threads do."""
+
+    def allowed():
+        return [one for one in haulway.torch.get_safe_globals()
+                if one in (Point, Slotted)]
+
+    one, other, third = (
+        haulway.torch.safe_globals([kind]) for kind in (Point, Slotted, Point)
+    )
+    for block in (one, other, third):
+        block.__enter__()
+    haulway.torch.add_safe_globals([Slotted])
+    try:
+        one.__exit__(None, None, None)
+        assert allowed() == [Slotted, Point, Slotted]
+        other.__exit__(None, None, None)
+        third.__exit__(None, None, None)
+        assert allowed() == [Slotted]
+    finally:
+        haulway.torch.clear_safe_globals()
+
+
 def test_nothing_runs():
     class Evil:
         def __reduce__(self):
