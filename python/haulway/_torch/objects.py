@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from .._errors import Error, InvalidArgumentError, UnsupportedError
+from .._errors import (
+    ArgumentTypeError,
+    Error,
+    InvalidArgumentError,
+    UnsupportedError,
+)
 from .._making import device as _device
 from .._reading.call import build_over
 from . import factory as _torch_factory
@@ -87,6 +92,12 @@ def restored(restore, storage, location):
     storage = restore(storage, location)
     if isinstance(storage, torch.storage.TypedStorage):
         return _torch_private.untyped_storage(storage)
+    if not isinstance(storage, torch.UntypedStorage):
+        raise ArgumentTypeError(
+            f"map_location returned {type(storage).__name__}: expected a storage "
+            "or None",
+            "kInvalidArgument",
+        )
     return storage
 
 

@@ -93,6 +93,17 @@ def test_map_location(location, state):
     )
 
 
+@pytest.mark.parametrize("returned", ["cpu", 3, torch.ones(1)])
+def test_map_location_that_returns_no_storage(state, returned):
+    data = saved(state)
+    for load, said in (
+        (haulway.torch.load, "map_location returned .*: expected a storage"),
+        (torch.load, ""),
+    ):
+        with pytest.raises(TypeError, match=said):
+            load(io.BytesIO(data), map_location=lambda *_: returned)
+
+
 def test_map_location_sees_every_storage_and_its_tag(state):
     seen = []
     haulway.torch.load(
