@@ -25,6 +25,7 @@ import fractions
 import math
 import pathlib
 import re
+import sys
 import types
 
 from .._errors import CorruptError, Error, UnsupportedError
@@ -34,6 +35,7 @@ _DTYPE_CODE = re.compile(r"[?biufcmMOSUV][0-9]{0,9}")
 _TIME_UNITS = frozenset(
     ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
 )
+_NATIVE = "<" if sys.byteorder == "little" else ">"
 _ALIGNED = 0x80  # numpy's NPY_ALIGNED_STRUCT in a dtype's flags.
 
 TYPES = {
@@ -233,7 +235,9 @@ def _set_dtype(built, state):
         if unit not in _TIME_UNITS or type(count) is not int or count < 1:
             raise ValueError("unit of time is wrong")
         built = numpy.dtype(f"{built.kind}8[{count}{unit}]")
-    return built.newbyteorder(order) if order in "<>" else built
+    # numpy calls the machine's own byte order "=", wherever it can.
+    native = built.newbyteorder("=")
+    return native if order in "|=" or order == _NATIVE else native.newbyteorder(order)
 
 
 def _is_dtype(value):
@@ -283,7 +287,10 @@ def _set_array(built, state):
     shape = _shape(shape)
     order = "F" if is_fortran else "C"
     if not isinstance(raw, list):
-        return _over(raw, dtype, shape, order)
+        array = _over(raw, dtype, shape, order)
+        # numpy does so when it unpickles, but not within structured dtypes.
+        swapped = array.dtype.byteorder not in ("|", "=", _NATIVE)
+        return array.astype(array.dtype.newbyteorder("=")) if swapped else array
     if not _is_dtype(dtype).hasobject or math.prod(shape) != len(raw):
         raise ValueError("expected as many objects as the shape has")
     # Item by item: NumPy would look inside items that are sequences.
