@@ -28,6 +28,10 @@ _Plan: TypeAlias = (
 
 class SafetensorError(Error):
     code: ClassVar[str]  # type: ignore[misc]
+    def __init__(
+        self, message: str = "", code: str | None = None,
+        byte: int | None = None, errno: int = 0,
+    ) -> None: ...
 
 class TensorSpec:
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 
 from .. import _haulway
 from .._making.dtype_table import TABLE
@@ -41,7 +42,7 @@ def of_program(called):
     """Returns the name in files for a dtype name of torch or NumPy."""
     if called in OF_NAMED:
         return OF_NAMED[called]
-    quoted = '"' + called.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    quoted = json.dumps(called, ensure_ascii=False)
     raise SafetensorError(
         f"Unknown dtype {quoted}. Supported dtypes: {', '.join(_SUPPORTED)}"
     )

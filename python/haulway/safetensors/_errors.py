@@ -13,6 +13,10 @@ class SafetensorError(Error):
 
     code = "kInvalidArgument"
 
+    def __init__(self, message="", code=None, byte=None, errno=0):
+        # Programs also raise it without a message.
+        super().__init__(message, code, byte, errno)
+
 
 # The public name, shown in tracebacks.
 SafetensorError.__module__ = __package__

@@ -10,7 +10,9 @@ and statistics cost more than such a view does.
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import re
 import sys
 
 from .. import _haulway
@@ -551,7 +553,7 @@ def _backend(backend):
             "instance of 'str'"
         )
     if backend not in _BACKENDS:
-        quoted = '"' + backend.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        quoted = json.dumps(backend, ensure_ascii=False)
         raise SafetensorError(
             f"backend {quoted} is invalid (expected one of: \"mmap\", "
             '"pread")'
@@ -592,9 +594,13 @@ def _device_number(device):
     tokens = device.split(":")
     if len(tokens) != 2:
         raise SafetensorError(f"device {device} is invalid")
-    if not tokens[1].isdecimal():
+    # Rust's parser of numbers accepts a plus sign, and ASCII digits only.
+    if not re.fullmatch(r"\+?[0-9]+", tokens[1]):
         what = "invalid digit found in string" if tokens[1] else (
             "cannot parse integer from empty string"
         )
         raise ValueError(what)
-    return int(tokens[1])
+    number = int(tokens[1])
+    if number >= 2**64:
+        raise ValueError("number too large to fit in target type")
+    return number

@@ -170,10 +170,14 @@ def load_model(model, filename, strict=True, device="cpu", *, backend="mmap"):
 
 
 def storage_ptr(tensor):
-    """Returns the address of the memory that `tensor` is a view of. Raises
-    what torch raises for tensors without memory.
+    """Returns the address of the memory that `tensor` is a view of; 0 for
+    tensors without one memory, such as sparse tensors. Raises what torch raises
+    for parameters that are not initialized.
     """
-    return tensor.untyped_storage().data_ptr()
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except NotImplementedError:
+        return 0
 
 
 def storage_size(tensor):
@@ -230,8 +234,9 @@ def _find_shared_tensors(state_dict):
     for name, tensor in state_dict.items():
         if tensor.device.type == "meta":
             continue
-        start, size = storage_ptr(tensor), storage_size(tensor)
-        if start != 0 and size != 0:
+        start = storage_ptr(tensor)
+        size = storage_size(tensor) if start != 0 else 0
+        if size != 0:
             tensors[tensor.device, start, size].add(name)
     return _filter_shared_not_shared(sorted(tensors.values()), state_dict)
 

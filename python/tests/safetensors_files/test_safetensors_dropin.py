@@ -256,7 +256,8 @@ def test_writing_to_a_mapped_tensor_does_not_reach_the_file(model):
     ("nope", "pt"), ("FILE", "nope"), ("FILE", "pt", "nope"),
     ("FILE", "pt", "cuda:x"), ("FILE", "pt", "cuda:1:2"), ("FILE", "pt", "mps:3"),
     ("FILE", "np", "cuda"), ("FILE", "np", 0), ("FILE", "pt", -1),
-    ("FILE", "pt", 1.5), ("FILE", 3),
+    ("FILE", "pt", 1.5), ("FILE", 3), ("FILE", "np", "cuda:+1"),
+    ("FILE", "np", "cuda:\u0663"), ("FILE", "pt", "cuda:18446744073709551616"),
 ])
 def test_wrong_arguments_are_refused_in_the_packages_words(model, arguments):
     arguments = [str(model) if a == "FILE" else a for a in arguments]
@@ -270,6 +271,7 @@ def test_wrong_arguments_are_refused_in_the_packages_words(model, arguments):
 
 def test_unknown_names_are_refused_in_the_packages_words(model):
     for use in (lambda m: m.safe_open(model, "pt", backend="x\"y"),
+                lambda m: m.safe_open(model, "pt", backend="x\ny\u00e9"),
                 lambda m: m.safe_open(model, "pt").get_tensor("nope"),
                 lambda m: m.safe_open(model, "pt").get_slice("nope"),
                 lambda m: m.TensorSpec(dtype="half", shape=[1], data_ptr=0,
@@ -410,6 +412,29 @@ def test_names_that_share_memory_are_found_as_the_package_finds_them():
             )
     cut = {"b": base[:4], "c": base[2:8]}
     assert said(ours.torch._remove_duplicate_names, cut)[0] == "RuntimeError"
+
+
+class Sparse(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(2))
+        self.register_buffer("s", torch.eye(3).to_sparse())
+
+
+def test_modules_with_sparse_buffers(tmp_path):
+    """They have no one memory that others could share."""
+    path = tmp_path / "x"
+    THEIRS.torch.save_file({"w": torch.zeros(2)}, path)
+    for use in (lambda m: m.torch.load_model(Sparse(), path, strict=False),
+                lambda m: m.torch.load_model(Sparse(), path),
+                lambda m: m.torch.save_model(Sparse(), path),
+                lambda m: m.torch.save_model(Sparse(), path,
+                                             force_contiguous=False),
+                lambda m: m.torch.storage_ptr(torch.eye(3).to_sparse())):
+        assert said(use, ours) == said(use, THEIRS)
+    model = Sparse()
+    assert ours.torch.load_model(model, path, strict=False) == ({"s"}, [])
+    assert model.w.tolist() == [0, 0]
 
 
 def test_every_name_of_the_package_is_there():
@@ -701,6 +726,7 @@ def test_errors_can_be_pickled_and_are_haulways(tmp_path):
     copy = pickle.loads(pickle.dumps(caught.value))
     assert type(copy) is ours.SafetensorError and str(copy) == str(caught.value)
     assert isinstance(copy, haulway.Error)
+    assert str(ours.SafetensorError()) == str(THEIRS.SafetensorError()) == ""
     assert caught.type.__module__ == "haulway.safetensors"
 
 
