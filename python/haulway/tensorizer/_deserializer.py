@@ -20,7 +20,12 @@ import torch
 
 from .. import _haulway
 from .._describing import counted, described, shown
-from .._errors import Error, InvalidArgumentError
+from .._errors import (
+    Error,
+    InvalidArgumentError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from .._making.dtypes import byte_strides, numpy_dtype
 from .._reading.call import Reading
 from .._reading.remote import target_of
@@ -96,6 +101,14 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             encryption, DecryptionParams
         ):
             raise TypeError("encryption must be DecryptionParams")
+        if encryption is not None and not (
+            encryption._key or encryption._passphrase
+        ):
+            raise InvalidArgumentError(
+                "encryption: expected DecryptionParams of a key or a passphrase, "
+                "found none in them",
+                "kInvalidArgument",
+            )
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(
                 f"dtype is {type(dtype).__name__}: expected a torch.dtype"
@@ -104,7 +117,13 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             file_obj = file_obj.decode("utf-8", "surrogateescape")
         if isinstance(file_obj, int):
             file_obj = f"/proc/self/fd/{file_obj}"
-        self._device = device
+        self._device = None if device is None else torch.device(device)
+        if (self._device is not None and self._device.type == "cuda"
+                and not torch.cuda.is_available()):
+            raise UnsupportedError(
+                f"device is {self._device}: this machine has no CUDA",
+                "kUnsupported",
+            )
         self._dtype = dtype
         self._reading = Reading("TensorDeserializer", {
             "io": "pread",
@@ -204,7 +223,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     def _target(self):
         if self._device is not None:
-            return torch.device(self._device)
+            return self._device
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def _memories(self, rows, verify):
@@ -276,6 +295,11 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     def _next_rows(self, filter_func, num_tensors):
         """Yields the next rows for read_*(); each row is used only once."""
+        if num_tensors < -1:
+            raise InvalidArgumentError(
+                f"num_tensors is {num_tensors}: expected at least -1",
+                "kInvalidArgument",
+            )
         while num_tensors != 0 and self._position < len(self._rows):
             row = self._rows[self._position]
             self._position += 1
@@ -308,7 +332,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         filter_func, num_tensors, verify_hash: as for read_tensors().
         allow_raw_data: a tensor whose type NumPy lacks is opaque: it is
             refused with ValueError unless this is set, and then returned as
-            unsigned integers of the same size.
+            signed integers of the same size.
         """
         import numpy
 
@@ -326,7 +350,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                         "gives its bits"
                     )
                 name = str(_torch_factory._DTYPES[info.dtype])
-                dtype = numpy.dtype(f"u{dtype.itemsize}")
+                dtype = numpy.dtype(f"i{dtype.itemsize}")
             memory = self._memories([row], verify)[0]
             if memory is None:
                 array = numpy.zeros(info.shape, dtype)
@@ -348,7 +372,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         m: a torch.nn.Module. Buffers stay buffers, and stay persistent or not.
         filter_func, verify_hash: as for read_tensors().
 
-        Raises InvalidArgumentError if the module lacks a submodule, and
+        Raises UnknownNameError if the module lacks a submodule, and
         NotImplementedError for a file that holds a state dict.
         """
         rows = [
@@ -366,7 +390,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             name = name_of(self._paths[row])
             path, attribute = _module_and_attribute(name)
             if path not in modules:
-                raise InvalidArgumentError(f"the module has no {path!r}")
+                raise UnknownNameError(f"the module has no {path!r}")
             module = modules[path]
             tensor = self._tensor(row)
             if self._types[row] == TensorType.BUFFER:

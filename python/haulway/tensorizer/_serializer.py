@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -90,7 +91,8 @@ class TensorSerializer:
     beside the target, so their memory may be reused immediately. A file
     object, or the target of a URL (s3://, redis://), receives everything when
     the serializer is closed; until then the data waits in the folder for
-    temporary files.
+    temporary files. A serializer that is never closed writes nothing, and
+    warns.
 
     file_obj: a path, a URL, a file object or a file descriptor.
     compress_tensors: has no effect, as in tensorizer.
@@ -278,9 +280,22 @@ class TensorSerializer:
         return self._bytes
 
     def __repr__(self):
+        return described(
+            self, self._what(), "closed" if self._stream is None else "open"
+        )
+
+    def _what(self):
         target = self._target
-        what = path_text(target) if isinstance(target, str) else "a file object"
-        return described(self, what, "closed" if self._stream is None else "open")
+        return path_text(target) if isinstance(target, str) else "a file object"
+
+    def __del__(self):
+        # tensorizer's files are complete without close().
+        if getattr(self, "_stream", None) is not None:
+            warnings.warn(
+                f"a TensorSerializer was not closed: {self._what()} is not "
+                "written",
+                RuntimeWarning, stacklevel=2,
+            )
 
     def close(self):
         """Makes the file visible."""

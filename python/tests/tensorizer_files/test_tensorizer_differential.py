@@ -234,3 +234,45 @@ def test_arrays(tmp_path):
         if package is tensorizer:
             expected = data
     assert data == expected
+
+
+def of_kind(call, *arguments, **named):
+    """Returns the exceptions that a caller may name to catch a failure."""
+    with pytest.raises(Exception) as caught:
+        call(*arguments, **named)
+    return {KeyError, RuntimeError, TypeError, ValueError} & {*caught.type.__mro__}
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda package, path: package.TensorDeserializer(path, "cuda"),
+    lambda package, path: package.TensorDeserializer(path, "cuda", lazy_load=True),
+    lambda package, path: package.TensorDeserializer(path, "none", lazy_load=True),
+    lambda package, path: package.TensorDeserializer(
+        path, "cpu", encryption=package.DecryptionParams()),
+    lambda package, path: list(package.TensorDeserializer(
+        path, "cpu", lazy_load=True).read_tensors(num_tensors=-2)),
+    lambda package, path: package.TensorDeserializer(
+        path, "cpu").load_into_module(torch.nn.Identity()),
+])
+def test_wrong_use_is_refused_as_by_the_reference(tmp_path, wrong, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    path = str(tmp_path / "x.tensors")
+    with ours.TensorSerializer(path) as serializer:
+        serializer.write_module(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    expected = of_kind(wrong, tensorizer, path)
+    assert expected and expected <= of_kind(wrong, ours, path)
+
+
+def test_opaque_arrays_have_the_reference_s_type(tmp_path):
+    path = str(tmp_path / "x.tensors")
+    state = {"b": of(torch.bfloat16), "f": of(torch.float8_e5m2),
+             "c": of(torch.complex32)}
+    ours_write(path, state, "plain")
+    found, expected = (
+        [(name, array.dtype, array.tolist(), *rest) for _, _, name, array, *rest
+         in package.TensorDeserializer(path, "cpu", lazy_load=True)
+         .read_numpy_arrays(allow_raw_data=True)]
+        for package in (ours, tensorizer)
+    )
+    assert found == expected and len(found) == 3
+
