@@ -122,6 +122,20 @@ class SourceStream(io.BufferedIOBase):
     def read1(self, size=-1):
         return self.read(_FIRST_AHEAD if size is None or size < 0 else size)
 
+    def peek(self, size=0):
+        """Returns some of the bytes that come next, at least one unless the
+        stream is at its end. Without this method, readline() would read byte
+        by byte."""
+        self._check_open()
+        left = self._end - self._at
+        if left <= 0:
+            return b""
+        if not 0 <= self._at - self._kept_at < self._kept.nbytes:
+            self._read_ahead()
+        within = self._at - self._kept_at
+        most = min(max(size, io.DEFAULT_BUFFER_SIZE), left)
+        return bytes(self._kept[within:within + most])
+
     def close(self):
         self._source = None
         self._kept = memoryview(b"")

@@ -19,6 +19,7 @@ import torch
 import haulway
 from compare import same_tensors
 from haulway.fsspec import HaulwayFileSystem
+from haulway.tensorizer import stream_io
 from http_server import FaultServer
 from remote_servers import redis_server
 
@@ -325,6 +326,23 @@ def test_objects_are_listed_as_files(files_of_s3):
             files.ls(missing)
     files.makedirs("s3://bkt/none/")
     assert files.ls("s3://bkt/none/") == []
+
+
+def test_lines_are_read_as_lines(tmp_path):
+    """Not byte by byte."""
+    lines = [b"%d\n" % (10 ** (i % 40)) for i in range(50_000)]
+    lines[7] = b"x" * 300_000 + b"\n"
+    (tmp_path / "x").write_bytes(b"".join(lines) + b"end")
+    with fsspec.open(f"haulway://{tmp_path}/x") as file:
+        assert file.readline(3) == lines[0][:3]
+        file.seek(0)
+        assert file.peek(1)[:1] == b"1" and file.tell() == 0
+        before = file.read_operations
+        assert list(file) == [*lines, b"end"]
+        assert file.read_operations - before < len(lines) + 100
+        assert file.readline() == file.peek() == b""
+    with stream_io.open_stream(str(tmp_path / "x"), begin=1, end=9) as file:
+        assert file.readlines() == [lines[0][1:], lines[1], lines[2][:4]]
 
 
 def test_blocks_are_read(tmp_path):
