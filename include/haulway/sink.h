@@ -117,6 +117,9 @@ struct FileSinkOptions {
   // Whether the target is read while the sink is written to: it is never
   // overwritten then, even if no file can be made beside it.
   bool is_read = false;
+  // Whether a link to a file, or to nothing, is itself replaced. By default
+  // links are followed.
+  bool replaces_link = false;
   // If set, receives the temporary name that the file has from Begin() to
   // Commit(), so that others can write to it.
   std::string* temporary = nullptr;
@@ -135,10 +138,10 @@ constexpr const auto& FieldsOf(const FileSinkOptions&) {
 // name (O_TMPFILE, or under a hidden name if the file system has no such files)
 // and takes the target's name in one step. So the target is always either the
 // old file or the new one, and mappings of the old file stay valid. Symbolic
-// links are followed; the mode and the access control list of an existing file
-// are kept, and its owner and group as far as the process may set them. An
-// interrupted run may leave ".NAME.PID-NUMBER.haulway-tmp", which the same
-// user's next run removes.
+// links are followed unless `replaces_link` says otherwise; the mode and the
+// access control list of an existing file are kept, and its owner and group as
+// far as the process may set them. An interrupted run may leave
+// ".NAME.PID-NUMBER.haulway-tmp", which the same user's next run removes.
 //
 // If no file can be made beside the target, or the target's name is a mount
 // point, the target itself is overwritten and is not safe from a crash

@@ -197,11 +197,13 @@ void BindSave(nb::module_& module) {
   module.def(
       "write_tensors",
       [](nb::object target, std::string_view format, nb::iterable tensors,
-         nb::object metadata, nb::dict writing, nb::object progress) {
+         nb::object metadata, nb::dict writing, nb::object progress,
+         bool replaces_link) {
         DenseTensors given(std::move(tensors));
         given.Note(std::move(metadata));
         SaveOptions options;
-        const Engine engine = EngineOf(std::move(writing), &options);
+        Engine engine = EngineOf(std::move(writing), &options);
+        engine.file.replaces_link = replaces_link;
         if (auto name = TargetName(target)) options.path = *std::move(name);
         const auto layout =
             Unwrap(LayOut(std::move(given.tensors),
@@ -211,7 +213,7 @@ void BindSave(nb::module_& module) {
       },
       nb::arg("target"), nb::arg("format"), nb::arg("tensors"),
       nb::arg("metadata").none(), nb::arg("writing"),
-      nb::arg("progress").none());
+      nb::arg("progress").none(), nb::arg("replaces_link") = false);
 
   nb::class_<PlannedFile>(module, "PlannedFile")
       .def_prop_ro(

@@ -228,8 +228,8 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(ArchiveWriterOptions()), 3u);
   }
   {
-    // No row: existing, direct, is_private, is_read, temporary.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f] = FileSinkOptions();
+    // No row: existing, direct, is_private, is_read, replaces_link, temporary.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = FileSinkOptions();
     EXPECT_EQ(NamesOf(FileSinkOptions()), 1u);
   }
   {

@@ -552,9 +552,15 @@ Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
                   path.empty() ? "path is empty" : "path holds a NUL byte");
   }
   HAULWAY_ASSIGN(FinalName name, FollowLinks(path));
-  Target target(std::move(name));
   struct stat facts;
-  const bool exists = ::stat(target.path().c_str(), &facts) == 0;
+  const bool exists = ::stat(name.path.c_str(), &facts) == 0;
+  FileSinkOptions own = options;
+  if (options.replaces_link && name.has_name && name.path != path &&
+      (!exists || S_ISREG(facts.st_mode))) {
+    name.path = path;
+    own.is_read = true;  // The file that the link leads to is another's.
+  }
+  Target target(std::move(name));
   if (path.back() == '/' || (exists && S_ISDIR(facts.st_mode))) {
     return Status(Code::kUnsupported,
                   fmt::format("cannot write to a folder: {}", Quote(path)));
@@ -566,7 +572,7 @@ Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
     return MakeStreamSink(std::move(fd), std::move(path));
   }
   return std::unique_ptr<ByteSink>(
-      std::make_unique<FileSink>(std::move(path), std::move(target), options));
+      std::make_unique<FileSink>(std::move(path), std::move(target), own));
 }
 
 }  // namespace haulway

@@ -55,9 +55,11 @@ class FileSinkTest : public ::testing::TestWithParam<Durability> {
     EXPECT_TRUE(sink.ok()) << sink.status().message();
     return *std::move(sink);
   }
-  Status Save(const std::string& path, std::string_view text) const {
+  Status Save(const std::string& path, std::string_view text,
+              bool replaces_link = false) const {
     HAULWAY_ASSIGN(const std::unique_ptr<ByteSink> sink,
-                   OpenFileSink(path, {.durability = GetParam()}));
+                   OpenFileSink(path, {.durability = GetParam(),
+                                       .replaces_link = replaces_link}));
     HAULWAY_TRY(sink->Begin(text.size()).status());
     HAULWAY_TRY(sink->WriteAt(0, Bytes(text)));
     return sink->Commit(text.size());
@@ -170,6 +172,23 @@ TEST_P(FileSinkTest, SymbolicLinksAreFollowed) {
   EXPECT_EQ(ReadFile(folder_ / "real" / "f"), "second");
 }
 
+TEST_P(FileSinkTest, ALinkToAFileOrToNothingIsReplacedIfAsked) {
+  fs::create_directory(folder_ / "real");
+  ASSERT_TRUE(Save(folder_ / "real" / "f", "old").ok());
+  fs::create_symlink("real/f", folder_ / "near");
+  fs::create_symlink("real/none", folder_ / "dangling");
+  for (const char* name : {"near", "dangling"}) {
+    ASSERT_TRUE(Save(Path(name), "new", /*replaces_link=*/true).ok());
+    EXPECT_FALSE(fs::is_symlink(folder_ / name));
+    EXPECT_EQ(ReadFile(Path(name)), "new");
+  }
+  EXPECT_EQ(ReadFile(folder_ / "real" / "f"), "old");
+  EXPECT_FALSE(fs::exists(folder_ / "real" / "none"));
+  fs::create_symlink("/dev/null", folder_ / "device");
+  ASSERT_TRUE(Save(Path("device"), "new", /*replaces_link=*/true).ok());
+  EXPECT_TRUE(fs::is_symlink(folder_ / "device"));
+}
+
 TEST_P(FileSinkTest, LinksThatGoInACircleAreLeftAlone) {
   fs::create_symlink("b", folder_ / "a");
   fs::create_symlink("a", folder_ / "b");
@@ -247,6 +266,16 @@ TEST_P(InPlaceTest, SharedMappingsOfTheTargetAreRefusedAndItIsKept) {
     const Status status = Save(Path(), "new");
     return status.code() == Code::kUnsupported && old[4999] == 'o' &&
            ReadFile(Path()) == std::string(5000, 'o');
+  });
+}
+
+TEST_P(InPlaceTest, TheFileBehindALinkToReplaceIsNeverOverwritten) {
+  ASSERT_TRUE(Save(Path(), "old").ok());
+  fs::create_symlink("f", folder_ / "link");
+  RunConfined([&] {
+    const Status status = Save(Path("link"), "new", /*replaces_link=*/true);
+    return status.code() == Code::kPermissionDenied &&
+           ReadFile(Path()) == "old";
   });
 }
 

@@ -95,7 +95,7 @@ def serialize_file(tensor_dict, filename, metadata=None):
     tensor_dict, metadata: as for serialize().
     filename: a path. An existing file is replaced in one step when everything
         is written, and keeps its mode; a new file has the mode that the umask
-        gives.
+        gives. A link to a file is replaced, not followed.
 
     Raises SafetensorError, also if the file cannot be written.
     """
@@ -106,7 +106,7 @@ def serialize_file(tensor_dict, filename, metadata=None):
         _haulway.write_tensors(
             path, "safetensors", rows, with_metadata,
             {name: given("save", name, None)
-             for name in ("durability", "threads")}, None,
+             for name in ("durability", "threads")}, None, replaces_link=True,
         )
     except Error as error:
         raise written(error) from error

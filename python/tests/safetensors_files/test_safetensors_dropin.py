@@ -186,6 +186,27 @@ def test_files_have_the_mode_that_the_umask_gives(tmp_path):
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o604
 
 
+@pytest.mark.parametrize("module", [ours, THEIRS])
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path, module):
+    """In the cache of huggingface_hub the file may be part of other snapshots."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    path = tmp_path / "snapshot" / "model.safetensors"
+    for leads_to in ("blob", "none"):
+        THEIRS.torch.save_file({"a": torch.ones(1)}, tmp_path / "blobs" / "blob")
+        path.unlink(missing_ok=True)
+        path.symlink_to(f"../blobs/{leads_to}")
+        module.torch.save_file({"a": torch.zeros(2)}, path)
+        assert not path.is_symlink()
+        assert os.listdir(tmp_path / "blobs") == ["blob"]
+        assert THEIRS.torch.load_file(path)["a"].tolist() == [0, 0]
+        assert THEIRS.torch.load_file(tmp_path / "blobs" / "blob")["a"] == 1
+    path.unlink()
+    path.symlink_to(tmp_path / "blobs" / "blob")
+    module.numpy.save_file({"a": numpy.zeros(2)}, path)
+    assert not path.is_symlink()
+
+
 def test_a_file_may_be_replaced_under_its_own_mapping(tmp_path):
     path = tmp_path / "x"
     ours.torch.save_file({"a": torch.arange(4096.0)}, path)
