@@ -143,6 +143,10 @@ bool GuardedMapping::cut() const {
   return slot_ < kSlots && slots[slot_].cut.load(std::memory_order_acquire);
 }
 
+void GuardedMapping::ForgetFile() {
+  if (slot_ < kSlots) slots[slot_].fd.store(-1);
+}
+
 GuardedSection::GuardedSection() : outer_(section) { section = this; }
 GuardedSection::~GuardedSection() { section = outer_; }
 

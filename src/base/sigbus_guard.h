@@ -17,7 +17,8 @@ namespace haulway {
 
 // A GuardedMapping registers a mapping of a file with the guard during its
 // lifetime, if a slot is free. Requires: `bytes` is a private, writable mapping
-// of `fd` from offset 0; the mapping and `fd` outlive the GuardedMapping.
+// of `fd` from offset 0; the mapping outlives the GuardedMapping, and `fd` is
+// open until ForgetFile() or the end.
 class GuardedMapping {
  public:
   GuardedMapping(std::span<const std::byte> bytes, int fd);
@@ -27,6 +28,10 @@ class GuardedMapping {
 
   // Returns whether pages were lost. The mapping then no longer shows the file.
   bool cut() const;
+
+  // Lets the file be closed while the mapping stays. Pages that are lost from
+  // here on are replaced one at a time.
+  void ForgetFile();
 
  private:
   size_t slot_;

@@ -32,27 +32,33 @@ class MappedPages {
   const std::span<std::byte> bytes_;
 };
 
+// A Mapping is what views hold. It holds no descriptor: programs keep tensors
+// of more files than a process may have open.
 class Mapping {
  public:
-  Mapping(std::shared_ptr<const LocalFile> file, std::span<std::byte> bytes)
-      : file_(std::move(file)), pages_(bytes), guard_(bytes, file_->fd.get()) {}
+  // Requires: `fd` is open until ForgetFile().
+  Mapping(std::span<std::byte> bytes, int fd)
+      : pages_(bytes), guard_(bytes, fd) {}
 
   std::span<std::byte> bytes() const { return pages_.bytes(); }
   bool cut() const { return guard_.cut(); }
+  void ForgetFile() { guard_.ForgetFile(); }
 
  private:
-  const std::shared_ptr<const LocalFile> file_;
   const MappedPages pages_;
-  const GuardedMapping guard_;  // Declared last: destroyed before the mapping.
+  GuardedMapping guard_;  // Declared last: destroyed before the mapping.
 };
 
 class MappedSource : public LocalSource {
  public:
   // `mapping` is null for an empty file.
   MappedSource(std::shared_ptr<const LocalFile> file,
-               std::shared_ptr<const Mapping> mapping)
+               std::shared_ptr<Mapping> mapping)
       : LocalSource(std::move(file), IoMode::kMmap),
         mapping_(std::move(mapping)) {}
+  ~MappedSource() override {
+    if (mapping_ != nullptr) mapping_->ForgetFile();
+  }
 
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     HAULWAY_TRY(CheckRange(offset, out.size()));
@@ -86,14 +92,14 @@ class MappedSource : public LocalSource {
            static_cast<uint64_t>(facts.st_size) >= end;
   }
 
-  const std::shared_ptr<const Mapping> mapping_;
+  const std::shared_ptr<Mapping> mapping_;
 };
 
 }  // namespace
 
 Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
     std::shared_ptr<const LocalFile> file) {
-  std::shared_ptr<const Mapping> mapping;
+  std::shared_ptr<Mapping> mapping;
   if (file->size > 0) {
     const int flags = file->writable ? MAP_SHARED : MAP_PRIVATE | MAP_NORESERVE;
     void* address = ::mmap(nullptr, file->size, PROT_READ | PROT_WRITE, flags,
@@ -102,8 +108,9 @@ Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
       return Status::FromErrno(errno,
                                fmt::format("cannot map {}", Quote(file->path)));
     }
-    mapping = std::make_shared<const Mapping>(
-        file, std::span(static_cast<std::byte*>(address), file->size));
+    mapping = std::make_shared<Mapping>(
+        std::span(static_cast<std::byte*>(address), file->size),
+        file->fd.get());
   }
   return std::shared_ptr<const ByteSource>(std::make_shared<const MappedSource>(
       std::move(file), std::move(mapping)));

@@ -25,6 +25,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -453,6 +454,14 @@ class SnapshotSource : public LocalSource {
   const std::shared_ptr<const void> small_;
 };
 
+// Returns whether at least half of the descriptors that this process may have
+// are in use, given the one that it got last, the lowest that was free.
+bool AreFewLeft(int last) {
+  struct rlimit limit;
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+         static_cast<rlim_t>(last) >= limit.rlim_cur / 2;
+}
+
 // Requires: `pages` is not empty.
 Result<std::shared_ptr<SnapshotMapping>> MapUnderLease(
     const LocalFile& file, std::span<const ByteRange> pages) {
@@ -467,6 +476,11 @@ Result<std::shared_ptr<SnapshotMapping>> MapUnderLease(
   const uint64_t length = pages.back().offset + pages.back().length - begin;
   HAULWAY_ASSIGN(UniqueFd fd,
                  OpenAgain(file.fd.get(), O_RDONLY | O_CLOEXEC, file.path));
+  // A lease keeps its descriptor as long as there are views.
+  if (AreFewLeft(fd.get())) {
+    return Status(Code::kUnsupported,
+                  "half of the descriptors of this process are in use");
+  }
   void* const address =
       ::mmap(nullptr, length, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_NORESERVE, fd.get(), static_cast<off_t>(begin));

@@ -326,6 +326,23 @@ TEST(MmapSource, WritingToAViewNeverReachesTheFile) {
   EXPECT_EQ(now, "unchanged");
 }
 
+// The number that the next open file gets.
+int NextDescriptor() {
+  const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::close(fd);
+  return fd;
+}
+
+TEST(MmapSource, ViewsKeepNoDescriptorOnceTheSourceIsGone) {
+  const TemporaryFile file("unchanged");
+  const int before = NextDescriptor();
+  auto source = *OpenMmapSource(file.path());
+  const auto view = source->View(2, 7);
+  source.reset();
+  EXPECT_EQ(NextDescriptor(), before);
+  EXPECT_EQ(std::memcmp(view->bytes().data(), "changed", 7), 0);
+}
+
 TEST(MemorySource, ItsViewsAreNotWritable) {
   const std::string bytes = "borrowed";
   const auto source =

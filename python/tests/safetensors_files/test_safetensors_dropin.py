@@ -6,7 +6,9 @@ import json
 import os
 import pickle
 import stat
+import subprocess
 import sys
+import textwrap
 import threading
 import types
 
@@ -205,6 +207,33 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path, module):
     path.symlink_to(tmp_path / "blobs" / "blob")
     module.numpy.save_file({"a": numpy.zeros(2)}, path)
     assert not path.is_symlink()
+
+
+def test_tensors_of_more_files_than_may_be_open(tmp_path):
+    """The package keeps no descriptors for tensors either."""
+    for i in range(150):
+        tensors = {"small": torch.tensor([i]), "large": torch.full((1 << 17,), i)}
+        ours.torch.save_file(tensors, tmp_path / f"{i}.safetensors")
+        haulway.torch.save(tensors, tmp_path / f"{i}.pt")
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent("""
+        import os, resource
+        import haulway, haulway.torch
+        import haulway.safetensors.numpy, haulway.safetensors.torch
+        most = len(os.listdir("/proc/self/fd")) + 100
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        for load in (
+            lambda i: haulway.safetensors.torch.load_file(f"{i}.safetensors"),
+            lambda i: haulway.safetensors.numpy.load_file(f"{i}.safetensors"),
+            lambda i: haulway.load(f"{i}.safetensors"),
+            lambda i: haulway.torch.load(f"{i}.pt"),
+            lambda i: haulway.torch.load(f"{i}.pt", mmap=True),
+        ):
+            kept = [load(i) for i in range(150)]
+            for i, tensors in enumerate(kept):
+                assert tensors["small"][0] == tensors["large"][-1] == i
+            del kept, tensors
+        """)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_may_be_replaced_under_its_own_mapping(tmp_path):
