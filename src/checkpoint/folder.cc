@@ -46,14 +46,16 @@ template <typename Iterator>
 Result<std::vector<std::string>> ListBy(std::string_view folder) {
   std::vector<std::string> files;
   std::error_code error;
-  for (Iterator it(fs::path(folder), error), end; !error && it != end;
+  std::error_code ignored;
+  fs::path listed(folder);  // The folder that is listed, or opened next.
+  for (Iterator it(listed, error), end; !error && it != end;
        it.increment(error)) {
-    std::error_code ignored;
     if (it->is_regular_file(ignored)) files.push_back(it->path().native());
+    listed = it->is_directory(ignored) ? it->path() : it->path().parent_path();
   }
   if (error) {
-    return Status::FromErrno(error.value(),
-                             fmt::format("cannot list {}", Quote(folder)));
+    return Status::FromErrno(
+        error.value(), fmt::format("cannot list {}", Quote(listed.native())));
   }
   std::ranges::sort(files);
   return files;

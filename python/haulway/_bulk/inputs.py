@@ -19,6 +19,7 @@ the stream reaches it.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
 import hashlib
@@ -96,7 +97,7 @@ def expand(inputs, remote, taken):
     for one in inputs:
         name = path_of(one, "an input")
         if name == "-":
-            named = (path_of(line.rstrip(b"\n")) for line in sys.stdin.buffer)
+            named = _names_in(sys.stdin.buffer)
         elif name.startswith("@"):
             named = _lines(name[1:])
         else:
@@ -110,10 +111,13 @@ def expand(inputs, remote, taken):
 def _lines(path):
     try:
         with open(path, "rb") as lines:
-            for line in lines:
-                yield path_of(line.rstrip(b"\r\n"))
+            yield from _names_in(lines)
     except OSError as error:
-        raise _of_system(error, f"cannot read the list {path!r}") from error
+        raise of_system(error, f"cannot read the list {path!r}") from error
+
+
+def _names_in(lines):
+    return (path_of(line.rstrip(b"\r\n")) for line in lines)
 
 
 def _expand(name, remote, taken, globs):
@@ -135,7 +139,7 @@ def _expand(name, remote, taken, globs):
         if isinstance(error, Error):
             yield Input(name, error=error)
         else:
-            yield Input(name, error=_of_system(error, f"cannot list {name!r}"))
+            yield _unlisted(name, error)
     except Error as error:
         yield Input(name, error=error)
 
@@ -163,6 +167,10 @@ def local(name, base="", status=None):
     except (OSError, ValueError):
         stamp = None  # The verb will report the error.
     return Input(name, base, stamp["size"] if stamp else 0, stamp)
+
+
+def _unlisted(folder, error):
+    return Input(folder, error=of_system(error, f"cannot list {folder!r}"))
 
 
 def _none_in(what):
@@ -193,31 +201,64 @@ def _globbed(pattern, taken):
 
 def _in_folder(folder, taken):
     found = False
-    for name in _walk(folder, taken):
+    for one in _walk(folder, taken):
         found = True
-        yield local(name, folder)
+        yield one
     if not found:
         raise _none_in(f"nothing to work on in folder {folder!r}")
 
 
-def _walk(folder, taken):
-    """Yields the paths of the inputs in a folder and its subfolders."""
+def _walk(top, taken):
+    """Yields the Inputs in a folder and its subfolders. A subfolder that cannot
+    be listed is an Input with an error. Raises OSError if the folder itself
+    cannot be listed."""
+    nested = [(top, _entries(top, taken))]
+    while nested:
+        folder, entries = nested[-1]
+        try:
+            name, is_folder = next(entries, (None, False))
+        except OSError as error:
+            if len(nested) == 1:
+                raise
+            yield _unlisted(folder, error)
+            name = None
+        if name is None:
+            nested.pop()
+        elif is_folder:
+            nested.append((name, _entries(name, taken)))
+        else:
+            yield local(name, top)
+
+
+def _entries(folder, taken):
+    """Yields (path, whether it is a subfolder) of the inputs and the subfolders
+    of a folder."""
     files = _haulway.FolderFiles({})
     if taken != EVERY:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.is_file():
+                if _is(entry.is_file):
                     files.note(entry.path)
-        yield from files.folders()
+        for name in files.folders():
+            yield name, False
     is_taken = _chooser(files, taken)
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path, taken)
             # Links to folders are not followed, as in all of Haulway.
-            elif not entry.is_dir() if taken == EVERY else entry.is_file():
+            if entry.is_dir(follow_symlinks=False):
+                yield entry.path, True
+            elif not _is(entry.is_dir) if taken == EVERY else _is(entry.is_file):
                 if is_taken(entry.path):
-                    yield entry.path
+                    yield entry.path, False
+
+
+def _is(test):
+    """Returns the result of a test of a directory entry; False for a link that
+    cannot be followed."""
+    try:
+        return test()
+    except OSError:
+        return False
 
 
 def _chooser(files, taken):
@@ -352,10 +393,12 @@ def stamp_of(name, status=None):
     return stamp
 
 
-def _of_system(error, what):
+def of_system(error, what):
+    """Returns the Error for an OSError. what: what could not be done."""
     code = {
         "FileNotFoundError": "kNotFound", "PermissionError": "kPermissionDenied",
     }.get(type(error).__name__, "kIoError")
+    number = error.errno or errno.EIO
     return make_error(
-        code, f"{what}: {os.strerror(error.errno or 5)}", None, error.errno or 5
+        code, f"{what}: {os.strerror(number)} (errno {number})", None, number
     )

@@ -62,12 +62,60 @@ def test_links_to_folders_are_not_followed(tmp_path):
     assert names(tmp_path / "a") == names(tmp_path / "a", EVERY) == paths
 
 
+@pytest.mark.parametrize("taken", [EVERY, WHOLE, CHECKPOINTS])
+def test_a_folder_that_cannot_be_listed_hides_no_other(
+    tmp_path, monkeypatch, taken
+):
+    paths = [*make_files(tmp_path / "a", 1), *make_files(tmp_path / "b", 1),
+             *make_files(tmp_path / "c/d", 1)]
+    closed = str(tmp_path / "b")
+    real = os.scandir
+
+    def scandir(path):
+        if path == closed:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = {one.name: one.error for one in expand(tmp_path, {}, taken)}
+    assert found.keys() == {paths[0], closed, paths[2]}
+    assert found[closed].code == "kPermissionDenied"
+    assert found[closed].message == (
+        f"cannot list {closed!r}: Permission denied (errno 13)")
+
+
+@pytest.mark.parametrize("taken", [EVERY, WHOLE, CHECKPOINTS])
+def test_links_that_lead_nowhere_hide_no_file(tmp_path, taken):
+    paths = make_files(tmp_path, 2)
+    for name, target in (("loop.pt", "loop.pt"), ("a.pt", "b.pt"),
+                         ("b.pt", "a.pt")):
+        (tmp_path / name).symlink_to(target)
+    found = sorted(names(tmp_path, taken))
+    links = [str(tmp_path / name) for name in ("a.pt", "b.pt", "loop.pt")]
+    assert found == ([*links, *paths] if taken == EVERY else paths)
+
+
+def test_folders_may_be_nested_deeply(tmp_path):
+    folder = tmp_path
+    for _ in range(600):
+        folder = folder / "d"
+    (path,) = make_files(folder, 1)
+    assert names(tmp_path) == names(tmp_path, EVERY) == [path]
+
+
 def test_globs_lists_and_standard_input(tmp_path, monkeypatch):
     paths = make_files(tmp_path / "a", 3)
     assert sorted(names(str(tmp_path / "*/model-*.pt"))) == paths
     assert sorted(names(str(tmp_path / "**"))) == paths
     assert sorted(names(str(tmp_path / "?"))) == paths
     text = "".join(f"{path}\n" for path in paths) + "\n"
+    (tmp_path / "list.txt").write_text(text)
+    assert names(f"@{tmp_path}/list.txt") == paths
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert names("-") == paths
+    # Lists from Windows.
+    text = text.replace("\n", "\r\n")
     (tmp_path / "list.txt").write_text(text)
     assert names(f"@{tmp_path}/list.txt") == paths
     monkeypatch.setattr(
