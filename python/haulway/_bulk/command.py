@@ -11,6 +11,7 @@ import sys
 
 from .. import _haulway
 from .._errors import Error, InvalidArgumentError
+from .inputs import of_system
 from .progress import ProgressLine
 from .report import outcome_of
 from .run import bulk
@@ -119,10 +120,6 @@ def _fail(request, error):
     told, code = error_of(error)
     if isinstance(error, ImportError):
         told["code"], told["message"] = "kUnsupported", str(error)
-    elif type(error) is OSError and error.filename is None:
-        told["code"] = "kIoError"
-        told["message"] = ("cannot write to standard output: "
-                           f"{error.strerror} (errno {error.errno})")
     if told["code"] == "kInvalidArgument":
         code = 4
     sys.stdout.flush()
@@ -150,6 +147,15 @@ def _readable(value):
     return value
 
 
+def _write(text):
+    try:
+        print(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise of_system(error, "cannot write to standard output") from error
+
+
 class _Printer:
     """Prints results and, at the end, a summary."""
 
@@ -165,7 +171,7 @@ class _Printer:
             return
         if self._line is not None:
             self._line.clear()
-        print(text)
+        _write(text)
 
     def _text(self, result):
         verb, exact = self._request["verb"], self._request["bytes"]
@@ -203,12 +209,12 @@ class _Printer:
         if self._line is not None:
             self._line.clear()
         if self._request["json"]:
-            print(json.dumps({"summary": report.summary()}))
+            _write(json.dumps({"summary": report.summary()}))
             return
         if report.exit == _NO_MATCH:
             print("haulway: there are no inputs", file=sys.stderr)
             return
-        print(table_of(report, self._request["bytes"]))
+        _write(table_of(report, self._request["bytes"]))
 
 
 def table_of(report, exact=False):

@@ -18,15 +18,18 @@ or at the end.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import sqlite3
+import stat
 import tempfile
 import time
 
-from .._errors import InvalidArgumentError
+from .._errors import Error, InvalidArgumentError, IoError
+from .inputs import of_system
 
 _SYNC_S = 1
 _VERSION = 1
@@ -38,50 +41,85 @@ class Journal:
     path: None for a temporary one.
     head: a dict with the verb and the options that decide about results; a
         journal with another head is refused.
+
+    Every method raises IoError if the journal or its index cannot be used.
     """
 
     def __init__(self, path, head):
         head = {"haulway_bulk": _VERSION, **head}
-        if path is None:
-            self._file = tempfile.TemporaryFile("r+b", buffering=0)
-        else:
-            self._file = open(
-                os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666),
-                "r+b", buffering=0,
-            )
-            self._lock(path)
+        self._what = "a temporary journal" if path is None else (
+            f"journal {os.fspath(path)!r}"
+        )
+        with self._naming():
+            self._file = _open(path)
+        try:
+            self._begin(path, head)
+        except BaseException:
+            # The traceback keeps this object, and the file would stay locked.
+            self._file.close()
+            raise
+
+    def _begin(self, path, head):
+        if path is not None:
+            self._lock()
         self._index = sqlite3.connect(
             "", isolation_level=None, check_same_thread=False
         )
-        self._index.execute("PRAGMA journal_mode = OFF")
-        self._index.execute(
+        self._execute("PRAGMA journal_mode = OFF")
+        self._execute(
             "CREATE TABLE inputs(name BLOB PRIMARY KEY, at INTEGER,"
             " length INTEGER, seen INTEGER) WITHOUT ROWID"
         )
-        self._index.execute(
+        self._execute(
             "CREATE TABLE outputs(name BLOB PRIMARY KEY, input BLOB)"
             " WITHOUT ROWID"
         )
-        self._index.execute("BEGIN")
+        self._execute("BEGIN")
         self._end = 0
-        self._read(path, head)
+        with self._naming():
+            self._read(head)
         self._synced = time.monotonic()
         self._is_dirty = self._end == 0
         if self._end == 0:
             self._append(_line(head))
             if path is not None:
                 self.sync()
-                _sync_folder(path)
+                with self._naming():
+                    _sync_folder(path)
 
-    def _lock(self, path):
+    @contextlib.contextmanager
+    def _naming(self):
+        """Returns a `with` block that names the journal in OSErrors."""
+        try:
+            yield
+        except Error:
+            raise
+        except OSError as error:
+            raise of_system(error, f"cannot use {self._what}") from error
+
+    def _execute(self, statement, values=()):
+        """Runs a statement on the index, which fails if the disk is full."""
+        try:
+            return self._index.execute(statement, values)
+        except sqlite3.Error as error:
+            raise IoError(
+                f"cannot keep the list of inputs in a temporary file: {error}",
+                "kIoError",
+            ) from error
+
+    def _lock(self):
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            raise InvalidArgumentError(
+                f"{self._what} is not a regular file", "kInvalidArgument"
+            )
         try:
             self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.close()
+        except BlockingIOError as error:
             raise InvalidArgumentError(
-                f"journal {os.fspath(path)!r} is in use by another run",
-                "kInvalidArgument",
+                f"{self._what} is in use by another run", "kInvalidArgument"
             ) from error
+        except OSError as error:
+            raise of_system(error, f"cannot lock {self._what}") from error
 
     def _flock(self, how):
         """Does nothing if the file system has no locks."""
@@ -91,31 +129,55 @@ class Journal:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise
 
-    def _read(self, path, head):
+    def _read(self, head):
         """Indexes all lines and truncates an incomplete one at the end."""
         self._file.seek(0)
         with open(os.dup(self._file.fileno()), "rb") as lines:
             for line in lines:
-                if not line.endswith(b"\n"):
-                    break
+                is_whole = line.endswith(b"\n")
                 if self._end == 0:
-                    _check_head(path, line, head)
-                else:
+                    self._check_head(line, head, is_whole)
+                elif is_whole:
                     self._enter(line)
+                if not is_whole:
+                    break
                 self._end += len(line)
         self._file.truncate(self._end)
+
+    def _check_head(self, line, head, is_whole):
+        """Raises InvalidArgumentError unless the first line of the file is
+        `head` or, if the machine stopped, the beginning of a head."""
+        start = b'{"haulway_bulk":%d,' % _VERSION
+        if not is_whole and line[:len(start)] == start[:len(line)]:
+            return
+        try:
+            found = json.loads(line)
+            is_ours = is_whole and found["haulway_bulk"] == _VERSION
+        except (ValueError, TypeError, KeyError):
+            is_ours = False
+        if not is_ours:
+            raise InvalidArgumentError(
+                f"{self._what} is not a journal of haulway bulk",
+                "kInvalidArgument",
+            )
+        for name in {*head, *found}:
+            if found.get(name) != head.get(name):
+                raise InvalidArgumentError(
+                    f"{self._what} is of a run with another {name}: "
+                    f"expected {head.get(name)!r}, found {found.get(name)!r}",
+                    "kInvalidArgument",
+                )
 
     def _enter(self, line):
         try:
             record = json.loads(line)
-            name = record["input"]
-        except (ValueError, TypeError, KeyError):
-            # Incomplete because the machine stopped: the input is run again.
-            return
-        self._put(record, name, (self._end, len(line)), seen=0)
+        except ValueError:
+            return  # Torn because the machine stopped: the input is run again.
+        if _is_record(record):
+            self._put(record, record["input"], (self._end, len(line)), seen=0)
 
     def _put(self, record, name, place, seen):
-        self._index.execute(
+        self._execute(
             "INSERT INTO inputs VALUES(?, ?, ?, ?) ON CONFLICT(name)"
             " DO UPDATE SET at = excluded.at, length = excluded.length",
             (_key(name), *place, seen),
@@ -128,25 +190,25 @@ class Journal:
         """Returns (whether the input is new in this run, its record in the
         journal or None)."""
         key = _key(name)
-        if self._index.execute(
+        if self._execute(
             "INSERT OR IGNORE INTO inputs VALUES(?, NULL, NULL, 1)", (key,)
         ).rowcount:
             return True, None
-        *place, seen = self._index.execute(
+        *place, seen = self._execute(
             "SELECT at, length, seen FROM inputs WHERE name = ?", (key,)
         ).fetchone()
         if seen:
             return False, None
-        self._index.execute("UPDATE inputs SET seen = 1 WHERE name = ?", (key,))
+        self._execute("UPDATE inputs SET seen = 1 WHERE name = ?", (key,))
         return True, self._record(*place)
 
     def claim(self, out, name):
         """Claims an output for an input. Returns the input that the output
         belongs to: another input, if that claimed the output first."""
-        self._index.execute(
+        self._execute(
             "INSERT OR IGNORE INTO outputs VALUES(?, ?)", (_key(out), _key(name))
         )
-        (owner,) = self._index.execute(
+        (owner,) = self._execute(
             "SELECT input FROM outputs WHERE name = ?", (_key(out),)
         ).fetchone()
         return os.fsdecode(owner)
@@ -164,16 +226,18 @@ class Journal:
 
     def _append(self, data):
         done = 0
-        while done < len(data):
-            done += os.pwrite(
-                self._file.fileno(), data[done:], self._end + done
-            )
+        with self._naming():
+            while done < len(data):
+                done += os.pwrite(
+                    self._file.fileno(), data[done:], self._end + done
+                )
         self._end += len(data)
         self._is_dirty = True
 
     def sync(self):
         if self._is_dirty:
-            os.fsync(self._file.fileno())
+            with self._naming():
+                os.fsync(self._file.fileno())
             self._is_dirty = False
         self._synced = time.monotonic()
 
@@ -183,15 +247,35 @@ class Journal:
         self._flock(fcntl.LOCK_UN)
 
     def _record(self, at, length):
-        return json.loads(os.pread(self._file.fileno(), length, at))
+        with self._naming():
+            return json.loads(os.pread(self._file.fileno(), length, at))
 
     def records(self):
         """Yields the records of this run's inputs in journal order."""
-        for place in self._index.execute(
+        for place in self._execute(
             "SELECT at, length FROM inputs WHERE seen = 1 AND at IS NOT NULL"
             " ORDER BY at"
         ):
             yield self._record(*place)
+
+
+def _open(path):
+    if path is None:
+        return tempfile.TemporaryFile("r+b", buffering=0)
+    return open(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666),
+        "r+b", buffering=0,
+    )
+
+
+def _is_record(found):
+    """Returns whether a line is a record, and not the head of a journal that
+    was appended to this one."""
+    return (
+        isinstance(found, dict) and isinstance(found.get("input"), str)
+        and found.keys() >= {"stamp", "exit", "result", "error"}
+        and isinstance(found["result"], (dict, type(None)))
+    )
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -205,29 +289,12 @@ def _key(name):
     return os.fsencode(name)
 
 
-def _check_head(path, line, head):
-    try:
-        found = json.loads(line)
-        is_ours = found["haulway_bulk"] == _VERSION
-    except (ValueError, TypeError, KeyError):
-        is_ours = False
-    if not is_ours:
-        raise InvalidArgumentError(
-            f"{os.fspath(path)!r} is not a journal of haulway bulk",
-            "kInvalidArgument",
-        )
-    for name in {*head, *found}:
-        if found.get(name) != head.get(name):
-            raise InvalidArgumentError(
-                f"journal {os.fspath(path)!r} is of a run with another {name}: "
-                f"expected {head.get(name)!r}, found {found.get(name)!r}",
-                "kInvalidArgument",
-            )
-
-
 def _sync_folder(path):
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # It cannot sync folders.
+            raise
     finally:
         os.close(folder)

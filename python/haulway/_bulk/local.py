@@ -20,6 +20,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+from .inputs import of_system
 from .worker import Channel
 
 # The first lines prevent imports from the current folder.
@@ -121,17 +122,21 @@ class LocalEngine:
 
 
 def _start():
-    ours, theirs = socket.socketpair()
     # The worker gets this process's import path without the current folder.
     path = os.pathsep.join(filter(None, sys.path))
-    with ours, theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(theirs.fileno()),
-             str(os.getpid())],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path},
-        )
-        return _Worker(process, Channel(ours.detach()))
+    try:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()),
+                 str(os.getpid())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+            return _Worker(process, Channel(ours.detach()))
+    except OSError as error:
+        raise of_system(error, "cannot start a worker process") from error
 
 
 def _end(worker):

@@ -102,7 +102,8 @@ def bulk(verb, inputs, *, engine="local", journal=None, options=None, jobs=None,
 
 
 def _noted(options):
-    """Returns the options that affect results, as in JSON."""
+    """Returns the options that affect results, as in JSON. Of keys, only whether
+    there is one."""
     def plain(value):
         if isinstance(value, (str, int, float, bool, type(None))):
             return value
@@ -114,10 +115,13 @@ def _noted(options):
             return os.fsdecode(value)
         return repr(value)
 
-    return {
+    noted = {
         name: plain(value) for name, value in sorted(options.items())
         if name not in _NOT_NOTED and value is not None
     }
+    if any(options.get(name) is not None for name in ("key", "passphrase")):
+        noted["key"] = "given"
+    return noted
 
 
 class _Run:

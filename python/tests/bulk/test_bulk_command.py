@@ -4,6 +4,7 @@ work."""
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -204,8 +205,8 @@ def test_what_the_system_refuses_is_named(run, tmp_path):
     assert ("ERROR   missing.pt: cannot use 'missing.pt': No such file or "
             "directory (errno 2)\n") in done.stdout
     done = run("bulk", "verify", "in", "--journal", "none/j", code=2)
-    assert done.stderr == ("haulway: cannot use 'none/j': No such file or "
-                           "directory (errno 2)\n")
+    assert done.stderr == ("haulway: cannot use journal 'none/j': No such file "
+                           "or directory (errno 2)\n")
 
 
 def test_output_that_cannot_be_written_is_named(command, tmp_path):
@@ -216,6 +217,25 @@ def test_output_that_cannot_be_written_is_named(command, tmp_path):
     assert done.returncode == 2
     assert done.stderr == ("haulway: cannot write to standard output: No space "
                            "left on device (errno 28)\n")
+
+
+def test_a_journal_that_cannot_be_written_is_named(command, tmp_path):
+    make_files(tmp_path / "in", 200)
+
+    def few_bytes():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+
+    words = [command, "bulk", "verify", "in", "--journal", "run.jsonl", "--json"]
+    done = subprocess.run(words, cwd=tmp_path, preexec_fn=few_bytes,
+                          capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "haulway: cannot use journal 'run.jsonl': File too large (errno 27)\n")
+    assert objects(done.stdout)[-1]["error"]["code"] == "kIoError"
+    # Whatever was recorded is not done again.
+    recorded = (tmp_path / "run.jsonl").read_bytes().count(b"\n") - 1
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert objects(done.stdout)[-1]["summary"]["skipped"] == recorded
 
 
 def test_a_closed_pipe_ends_it(command, tmp_path):

@@ -98,7 +98,8 @@ def test_every_prefix_of_a_journal_is_one(tmp_path, journal):
     make_files(tmp_path / "in", 3)
     run(tmp_path / "in", journal, engine="local", jobs=1)
     whole = journal.read_bytes()
-    for size in range(0, len(whole), 331):
+    head = whole.index(b"\n")
+    for size in [*range(head + 2), *range(head + 2, len(whole), 331)]:
         journal.write_bytes(whole[:size])
         report = run(tmp_path / "in", journal, jobs=1)
         assert report.done + report.skipped == 3 and report
@@ -112,12 +113,22 @@ def test_a_journal_is_of_one_verb_and_its_options(tmp_path, journal):
         run(tmp_path / "in", journal, "scan")
     with pytest.raises(haulway.Error, match="a run with another options"):
         run(tmp_path / "in", journal, options={"lenient": True})
-    run(tmp_path / "in", journal, options={"key": bytes(32), "retries": 1})
+    run(tmp_path / "in", journal, options={"retries": 1})
+
+
+def test_a_journal_says_only_whether_there_was_a_key(tmp_path, journal):
+    make_files(tmp_path / "in", 1)
+    run(tmp_path / "in", journal, options={"key": bytes(32)})
     assert "0000" not in journal.read_text()
+    run(tmp_path / "in", journal, options={"key": bytes(31) + b"1"})
+    # Without the key, less is checked.
+    with pytest.raises(haulway.Error, match="a run with another options"):
+        run(tmp_path / "in", journal)
 
 
 def test_other_files_are_not_taken_for_journals(tmp_path, journal):
-    for text in ("{}\n", "[]\n", "name,size\n", '{"haulway_bulk": 2}\n'):
+    for text in ("{}\n", "[]\n", "name,size\n", '{"haulway_bulk": 2}\n',
+                 "one line without an end", '{"haulway_bulk":2,"verb"'):
         journal.write_text(text)
         with pytest.raises(haulway.Error, match="is not a journal"):
             run(tmp_path, journal)
@@ -131,6 +142,31 @@ def test_a_journal_has_one_run_at_a_time(tmp_path, journal):
         with pytest.raises(haulway.Error, match="in use by another run"):
             run(tmp_path / "in", journal)
     assert run(tmp_path / "in", journal)
+
+
+def test_a_run_that_is_refused_leaves_the_journal_free(tmp_path, journal):
+    make_files(tmp_path / "in", 1)
+    run(tmp_path / "in", journal)
+    with pytest.raises(haulway.Error) as kept:
+        run(tmp_path / "in", journal, "scan")
+    assert run(tmp_path / "in", journal).skipped == 1
+    assert kept.value.__traceback__ is not None
+
+
+def test_a_journal_that_is_no_file_is_refused(tmp_path):
+    with pytest.raises(haulway.Error, match="is not a regular file"):
+        run(tmp_path, "/dev/null")
+
+
+def test_lines_that_are_no_records_are_ignored(tmp_path, journal):
+    make_files(tmp_path / "in", 2)
+    run(tmp_path / "in", journal)
+    head, *records = journal.read_text().splitlines(keepends=True)
+    strange = ["5\n", "[]\n", '{"input":5}\n', head,
+               records[0].replace('"result":{', '"result":5,"x":{'),
+               '{"input":"x"}\n']
+    journal.write_text("".join([head, *strange, *records]))
+    assert run(tmp_path / "in", journal).skipped == 2
 
 
 @pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
