@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import haulway
 from bulk_files import make_files
 from haulway._bulk.inputs import CHECKPOINTS, EVERY, WHOLE, expand, stamp_of
 from haulway._bulk.outputs import output_of
@@ -186,6 +187,9 @@ def test_a_stamp_changes_with_every_part(tmp_path):
     ("s3://b/x/", "s3://b/x/", "out/x.safetensors"),
     ("s3://b/x/", "s3://b/x/y/model.bin", "out/y/model.safetensors"),
     ("", "https://h/x/model.pt?token=1", "out/model.safetensors"),
+    ("a/", "a/x/../model.pt", "out/model.safetensors"),
+    ("s3://b/x", "s3://b/x//etc/model.pt", "out/etc/model.safetensors"),
+    ("/x/step-5/..", "/x/step-5/../.metadata", "out/x.safetensors"),
 ])
 def test_outputs_keep_their_place(folder, name, out):
     from haulway._bulk.inputs import Input
@@ -194,3 +198,23 @@ def test_outputs_keep_their_place(folder, name, out):
     assert output_of(Input(name, folder), options) == out
     assert output_of(Input(name, folder), {**options, "out": "s3://b/out/"}) == (
         f"s3://b/{out}")
+
+
+def test_the_current_folder_as_a_checkpoint_has_its_name(tmp_path, monkeypatch):
+    from haulway._bulk.inputs import Input
+
+    (tmp_path / "step-5").mkdir()
+    monkeypatch.chdir(tmp_path / "step-5")
+    options = {"to": "safetensors", "out": "out"}
+    for one in (Input("./.metadata", "."), Input(".", ""), Input("./", ".")):
+        assert output_of(one, options) == "out/step-5.safetensors"
+
+
+def test_no_key_leads_out_of_the_folder(tmp_path):
+    from haulway._bulk.inputs import Input
+
+    for out in ("out", "s3://b/out/"):
+        options = {"to": "safetensors", "out": out}
+        for key in ("../model.pt", "a/../../model.pt", "/../../etc/model.pt"):
+            with pytest.raises(haulway.Error, match="leads out of its folder"):
+                output_of(Input(f"s3://b/x/{key}", "s3://b/x/"), options)
