@@ -14,14 +14,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 import threading
 import time
 
-from .._errors import InvalidArgumentError
+from .._errors import Error, InvalidArgumentError
 from .._options import OPENING, by_name, function
-from .._reading.source import path_to_write
+from .._reading.source import path_of, path_to_write
 from .engines import engine_of
 from .inputs import check_inputs, expand, is_url
 from .journal import Journal
@@ -335,14 +336,26 @@ class _Run:
                 total += one.size
             self._total = total
 
-        thread = threading.Thread(target=count, daemon=True)
+        def count_or_leave():
+            # The loop reads the same lists, and reports what fails.
+            with contextlib.suppress(Error):
+                count()
+
+        thread = threading.Thread(target=count_or_leave, daemon=True)
         thread.start()
         return thread
 
 
 def _can_be_listed_twice(inputs):
+    """Returns whether a second reader of the inputs takes nothing from the
+    first, as it would from standard input or a list that is a pipe."""
     names = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-    return isinstance(names, (list, tuple)) and "-" not in names
+    if not isinstance(names, (list, tuple)):
+        return False
+    return all(
+        os.path.isfile(name[1:]) if name.startswith("@") else name != "-"
+        for name in (path_of(one, "an input") for one in names)
+    )
 
 
 def _is_complete(record):

@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
@@ -170,6 +171,31 @@ def test_progress_reaches_all_bytes(tmp_path):
         "verify", paths, progress=lambda done, total: told.append((done, total)))
     assert told[-1][0] == report.bytes
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_progress_takes_no_names_from_a_pipe(tmp_path):
+    paths = make_files(tmp_path / "in", 3) * 2000
+    reader, writer = os.pipe()
+
+    def write():
+        with os.fdopen(writer, "w") as file:
+            for i, path in enumerate(paths):
+                file.write(f"{path}{i}\n")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    report = haulway.bulk("info", f"@/dev/fd/{reader}",
+                          progress=lambda done, total: None)
+    thread.join()
+    os.close(reader)
+    assert report.inputs == len(paths)
+
+
+def test_a_list_that_is_missing_is_reported_once(tmp_path, capfd):
+    with pytest.raises(haulway.NotFoundError, match="cannot read the list"):
+        haulway.bulk("info", f"@{tmp_path}/none",
+                     progress=lambda done, total: None)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
