@@ -62,6 +62,7 @@ class Input(NamedTuple):
     size: bytes, shards included; 0 if only the worker can find out.
     stamp: the stamp_of() the file; None for a URL and for an unreadable file.
     error: why there is nothing to work on, else None.
+    listed: whether it was found in a folder, whose files are all inputs.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Input(NamedTuple):
     size: int = 0
     stamp: dict | None = None
     error: Error | None = None
+    listed: bool = False
 
 
 def is_url(name):
@@ -227,7 +229,7 @@ def _walk(top, taken):
         elif is_folder:
             nested.append((name, _entries(name, taken)))
         else:
-            yield local(name, top)
+            yield local(name, top)._replace(listed=True)
 
 
 def _entries(folder, taken):

@@ -71,8 +71,8 @@ class Journal:
             " length INTEGER, seen INTEGER) WITHOUT ROWID"
         )
         self._execute(
-            "CREATE TABLE outputs(name BLOB PRIMARY KEY, input BLOB)"
-            " WITHOUT ROWID"
+            "CREATE TABLE outputs(name BLOB PRIMARY KEY, input BLOB,"
+            " writer BLOB) WITHOUT ROWID"
         )
         self._execute("BEGIN")
         self._end = 0
@@ -184,7 +184,11 @@ class Journal:
         )
         out = (record.get("result") or {}).get("out")
         if out is not None:
-            self.claim(out, name)
+            self._execute(
+                "INSERT INTO outputs VALUES(?, NULL, ?) ON CONFLICT(name)"
+                " DO UPDATE SET writer = excluded.writer",
+                (_key(out), _key(name)),
+            )
 
     def meet(self, name):
         """Returns (whether the input is new in this run, its record in the
@@ -203,15 +207,33 @@ class Journal:
         return True, self._record(*place)
 
     def claim(self, out, name):
-        """Claims an output for an input. Returns the input that the output
-        belongs to: another input, if that claimed the output first."""
+        """Claims an output for an input of this run. Returns the input that the
+        output belongs to: another input, if that claimed the output first."""
         self._execute(
-            "INSERT OR IGNORE INTO outputs VALUES(?, ?)", (_key(out), _key(name))
+            "INSERT INTO outputs VALUES(?, ?, NULL) ON CONFLICT(name)"
+            " DO UPDATE SET input = coalesce(input, excluded.input)",
+            (_key(out), _key(name)),
         )
-        (owner,) = self._execute(
-            "SELECT input FROM outputs WHERE name = ?", (_key(out),)
+        return self._of_output(out)[0]
+
+    def wrote(self, out, name):
+        """Returns whether the input was the last that wrote the output."""
+        return self._of_output(out)[1] == name
+
+    def owner_of(self, name):
+        """Returns the input that a file is an output of: of this run or, by the
+        journal, of an earlier one; None for other files."""
+        input_, writer = self._of_output(name)
+        return input_ or writer
+
+    def _of_output(self, name):
+        found = self._execute(
+            "SELECT input, writer FROM outputs WHERE name = ?", (_key(name),)
         ).fetchone()
-        return os.fsdecode(owner)
+        return [
+            one if one is None else os.fsdecode(one)
+            for one in found or (None, None)
+        ]
 
     def add(self, records):
         """Appends the records of inputs, in one step."""

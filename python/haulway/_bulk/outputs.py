@@ -1,7 +1,14 @@
 """The outputs of `bulk convert`."""
 
+# Design: a folder is listed while outputs are written, so outputs below a listed
+# folder would become inputs, of this run or the next. If the folder of outputs
+# is within a listed one, nothing below it is an input. If outputs are placed
+# among the inputs, an output is recognized by the log, and an existing file of
+# another origin is never replaced: it may be an input that is still to come.
+
 from __future__ import annotations
 
+import functools
 import os
 
 from .. import _haulway
@@ -9,6 +16,66 @@ from .._errors import InvalidArgumentError
 from .inputs import is_url
 
 _INDEX = ".index.json"
+
+
+class Outputs:
+    """The outputs of a run of `convert`.
+
+    log: the run's Journal.
+    """
+
+    def __init__(self, options, log):
+        self._options, self._log = options, log
+        self._out = options["out"]
+        self._real = functools.lru_cache(64)(os.path.realpath)
+
+    def hides(self, one):
+        """Returns whether an Input was found below a folder of outputs that is
+        within a listed folder."""
+        return bool(one.base) and self._is_within(one.base) and _is_in(
+            self._folder_of(one.name), self._place(self._out))
+
+    def has(self, one):
+        """Returns whether a found Input is the output of another input."""
+        return bool(one.base) and (
+            self._log.owner_of(one.name) not in (None, one.name))
+
+    def claim(self, one):
+        """Returns the output of an Input. Raises InvalidArgumentError if it
+        belongs to another input, or may be another input."""
+        out = output_of(one, self._options)
+        if (
+            one.listed and not self._is_within(one.base) and not is_url(out)
+            and _is_in(self._folder_of(out), self._place(one.base))
+            and os.path.lexists(out) and not self._log.wrote(out, one.name)
+        ):
+            raise InvalidArgumentError(
+                f"output {out!r} is there already, in the folder that is "
+                "converted: expected another folder", "kInvalidArgument",
+            )
+        owner = self._log.claim(out, one.name)
+        if owner != one.name:
+            raise InvalidArgumentError(
+                f"output {out!r} is also that of input {owner!r}",
+                "kInvalidArgument",
+            )
+        return out
+
+    def _is_within(self, base):
+        """Returns whether `out` is a folder within a listed one."""
+        out, base = self._place(self._out), self._place(base)
+        return out != base and _is_in(out, base)
+
+    def _folder_of(self, name):
+        return self._place(os.path.dirname(name))
+
+    def _place(self, name):
+        """Returns a name of which each folder has one form."""
+        return name.rstrip("/") if is_url(name) else self._real(name)
+
+
+def _is_in(name, folder):
+    return f"{name}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def output_of(one, options):
@@ -46,7 +113,7 @@ def output_of(one, options):
         (form.suffixes[0] for form in _haulway.formats()
          if form.name == options["to"] and form.suffixes), "",
     )
-    out = os.fspath(options["out"])
+    out = options["out"]
     joined = f"{out.rstrip('/')}/{path}" if is_url(out) else os.path.join(out, path)
     return f"{joined}{suffix}"
 

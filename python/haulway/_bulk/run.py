@@ -26,7 +26,7 @@ from .._reading.source import path_of, path_to_write
 from .engines import engine_of
 from .inputs import check_inputs, expand, is_url
 from .journal import Journal
-from .outputs import output_of
+from .outputs import Outputs
 from .report import BulkReport, result_of
 from .verbs import FAILED, VERBS, Task, check_options, error_of, opening_of
 
@@ -133,6 +133,7 @@ class _Run:
         self._each, self._progress = each, progress
         self._inputs = inputs
         self._remote = opening_of(options).remote
+        self._outputs = Outputs(options, log) if verb == "convert" else None
         self._report = BulkReport(verb, log)
         self._bytes_done, self._bytes_told = 0, 0
         self._total = None
@@ -186,41 +187,47 @@ class _Run:
 
     # Inputs
 
+    def _found(self):
+        found = expand(self._inputs, self._remote, VERBS[self._verb].taken)
+        if self._outputs is None:
+            return found
+        return itertools.filterfalse(self._outputs.hides, found)
+
+    def _is_complete(self, record, out):
+        """Returns whether an earlier run finished an input, and its output, if
+        it has one, is still there."""
+        if record["error"] is not None or record["result"] is None:
+            return False
+        if out is not None and not self._log.wrote(out, record["input"]):
+            return False
+        files = record["result"].get("files", ())
+        return all(is_url(file) or os.path.exists(file) for file in files)
+
     def _fresh(self):
         """Yields the inputs to work on, each with its record in the journal.
         Reports inputs that an earlier run finished."""
-        found = expand(
-            self._inputs, self._remote, VERBS[self._verb].taken
-        )
-        for one in found:
+        for one in self._found():
+            if self._outputs is not None and self._outputs.has(one):
+                continue
             is_new, known = self._log.meet(one.name)
             if not is_new:
                 continue
             self._report.inputs += 1
             if one.error is not None:
-                self._finish(one, {
-                    "input": one.name, "stamp": None, "seconds": 0.0,
-                    "result": None, **_of(one.error),
-                })
+                self._fail(one, one.error)
                 continue
-            if known is not None and not _is_complete(known):
+            out = None
+            if self._outputs is not None:
+                try:
+                    out = self._outputs.claim(one)
+                except InvalidArgumentError as error:
+                    self._fail(one, error)
+                    continue
+            if known is not None and not self._is_complete(known, out):
                 known = None
             if known is not None and known["stamp"] == one.stamp:
                 self._skip(one, known)
                 continue
-            out = None
-            if self._verb == "convert":
-                out = output_of(one, self._options)
-                owner = self._log.claim(out, one.name)
-                if owner != one.name:
-                    self._finish(one, {
-                        "input": one.name, "stamp": None, "seconds": 0.0,
-                        "result": None, **_of(InvalidArgumentError(
-                            f"output {out!r} is also that of input {owner!r}",
-                            "kInvalidArgument",
-                        )),
-                    })
-                    continue
             # Only the worker can find out whether a URL's content has changed.
             stamp = known["stamp"] if known and is_url(one.name) else None
             yield one, known, (one.name, one.base, stamp, out)
@@ -285,6 +292,13 @@ class _Run:
                 },
             })
 
+    def _fail(self, one, error):
+        told, code = error_of(error)
+        self._finish(one, {
+            "input": one.name, "stamp": None, "seconds": 0.0, "result": None,
+            "error": told, "exit": code,
+        })
+
     def _finish(self, one, record):
         self._log.add([record])
         self._count(one, record)
@@ -327,8 +341,7 @@ class _Run:
 
         def count():
             total = 0
-            taken = VERBS[self._verb].taken
-            for one in expand(self._inputs, self._remote, taken):
+            for one in self._found():
                 if stop.is_set():
                     return
                 if one.size == 0 and is_url(one.name):
@@ -356,17 +369,3 @@ def _can_be_listed_twice(inputs):
         os.path.isfile(name[1:]) if name.startswith("@") else name != "-"
         for name in (path_of(one, "an input") for one in names)
     )
-
-
-def _is_complete(record):
-    """Returns whether an earlier run finished an input and its output files
-    exist."""
-    if record["error"] is not None or record["result"] is None:
-        return False
-    files = record["result"].get("files", ())
-    return all(is_url(file) or os.path.exists(file) for file in files)
-
-
-def _of(error):
-    told, code = error_of(error)
-    return {"error": told, "exit": code}

@@ -169,22 +169,24 @@ def check_options(name, options):
             )
     with _retrying(options):
         opening_of(options).opening()
+    checked = dict(options)
     if name == "convert":
-        _check_convert(options)
+        checked["out"] = _check_convert(options)
     for patterns in ("include", "exclude"):
         if options.get(patterns) is not None:
             names(patterns, options[patterns])
-    return dict(options)
+    return checked
 
 
 def _check_convert(options):
+    """Returns the folder or URL to write to."""
     for needed, what in (("out", "the folder or URL to write to"),
                          ("to", "a format")):
         if options.get(needed) is None:
             raise InvalidArgumentError(
                 f"{needed}: bulk convert needs {what}", "kInvalidArgument"
             )
-    path_of(options["out"], "out")
+    out = path_of(options["out"], "out")
     known = [one.name for one in _haulway.formats()]
     if options["to"] not in known:
         raise InvalidArgumentError(
@@ -195,6 +197,7 @@ def _check_convert(options):
         name: value for name, value in options.items()
         if name in writing_of("convert")
     })
+    return _haulway.local_path(out) or out
 
 
 def _retrying(options):

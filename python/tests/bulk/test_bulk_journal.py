@@ -191,6 +191,65 @@ def test_outputs_that_were_removed_are_written_again(tmp_path, journal):
     assert len(os.listdir(tmp_path / "out")) == 2
 
 
+def test_outputs_of_a_folder_that_was_renamed_are_written_again(
+    tmp_path, journal
+):
+    make_files(tmp_path / "in", 2)
+    options = {"to": "safetensors", "out": tmp_path / "out"}
+    run(tmp_path / "in", journal, "convert", options=options)
+    os.rename(tmp_path / "in", tmp_path / "other")
+    make_files(tmp_path / "in", 1)
+    report = run(tmp_path / "other", journal, "convert", options=options)
+    assert (report.done, report.failed) == (2, 0)
+    # The output is not that of this input any more.
+    report = run(tmp_path / "in", journal, "convert", options=options)
+    assert (report.done, report.skipped) == (1, 0)
+    # Two inputs of one run have no common output, whatever was done before.
+    report = run([tmp_path / "in", tmp_path / "other"], journal, "convert",
+                 options=options)
+    assert (report.failed, report.skipped) == (1, 2)
+
+
+def test_outputs_among_the_inputs_are_no_inputs(tmp_path, journal):
+    make_files(tmp_path / "in", 3)
+    _, kept, _ = make_files(tmp_path / "in", 3, ".safetensors")
+    for other in (0, 2):
+        os.remove(tmp_path / f"in/model-00{other}.safetensors")
+    before = open(kept, "rb").read()
+    options = {"to": "safetensors", "out": tmp_path / "in"}
+    for done, skipped in ((2, 0), (0, 2)):
+        report = run(tmp_path / "in", journal, "convert", options=options)
+        assert (report.done, report.skipped, report.failed) == (
+            done, skipped, 2)
+        assert {one["input"]: one["error"]["message"] for one in report.results()
+                if one["error"]} == dict.fromkeys(
+            [kept, kept.replace("safetensors", "pt")],
+            f"output {kept!r} is there already, in the folder that is "
+            "converted: expected another folder")
+    assert open(kept, "rb").read() == before
+    # A glob takes only what it matches.
+    report = haulway.bulk("convert", f"{tmp_path}/in/*.pt", options=options)
+    assert (report.done, report.failed) == (3, 0)
+
+
+def test_a_folder_of_outputs_in_a_listed_folder_holds_no_inputs(
+    tmp_path, monkeypatch
+):
+    make_files(tmp_path / "in/a", 3)
+    monkeypatch.chdir(tmp_path)
+    for inputs, out in (("in", "in/new"), (".", "in/new"),
+                        (f"{tmp_path}/in", f"file://{tmp_path}/in/new/"),
+                        ("**", "in/new")):
+        for _ in range(2):
+            report = haulway.bulk(
+                "convert", inputs, options={"to": "safetensors", "out": out})
+            assert (report.inputs, report.failed) == (3, 0), out
+    # It can be converted itself.
+    report = haulway.bulk(
+        "convert", "in/new", options={"to": "npz", "out": "in/new"})
+    assert report.done >= 3 and report.failed == 0
+
+
 def test_names_that_are_no_text_return(tmp_path, journal):
     folder = os.fsencode(tmp_path / "in")
     (path,) = make_files(tmp_path / "in", 1)

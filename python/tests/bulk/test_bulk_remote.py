@@ -58,6 +58,22 @@ def test_convert_from_and_to_a_store(store, tmp_path):
         haulway.manifest("s3://bkt/m/model-002.pt"))
 
 
+def test_a_key_that_leads_out_of_its_folder_fails_alone(store, tmp_path):
+    body = (tmp_path / "up/model-000.pt").read_bytes()
+    store.put_object(Bucket="bkt", Key=f"m/{tmp_path}/rooted.pt", Body=body)
+    store.put_object(Bucket="bkt", Key="m/../../up.pt", Body=body)
+    out = tmp_path / "a/b/out"
+    report = haulway.bulk("convert", "s3://bkt/m/", options={
+        "to": "safetensors", "out": out})
+    assert (report.done, report.failed) == (4, 1)
+    assert "the key leads out of its folder" in str(list(report.results()))
+    assert {path.relative_to(tmp_path) for path in
+            tmp_path.rglob("*.safetensors")} == {
+        (out / name).relative_to(tmp_path) for name in (
+            *(f"model-{i:03}.safetensors" for i in range(3)),
+            f"{str(tmp_path).strip('/')}/rooted.safetensors")}
+
+
 @pytest.mark.parametrize("taken", [EVERY, WHOLE, CHECKPOINTS])
 def test_a_bucket_gives_what_the_same_folder_gives(store, tmp_path, taken):
     top = tmp_path / "tree"
