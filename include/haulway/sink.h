@@ -66,8 +66,8 @@ class HAULWAY_EXPORT ByteSink {
   // of this machine.
   virtual uint64_t direct_bytes() const { return 0; }
 
-  // Makes the file visible, `size` bytes long, with the durability that the
-  // sink was opened with. After a failure the old file, if any, is unchanged.
+  // Makes the file visible, `size` bytes long, as durable as was asked for. A
+  // failure leaves the old file, if any, unless only its folder is not synced.
   virtual Status Commit(uint64_t size) = 0;
 
   // Does the part of Commit() that takes long and can fail, such as syncing:

@@ -1,9 +1,9 @@
 /* Logs calls that make files durable or change names to the file that
  * WATCH_LOG names, one a line, and lets some fail: FAIL_FSYNC is the number of
- * the call of fsync() or fdatasync() that fails
- * with EIO, from 1 on; FAIL_CLOSE is a part of
- * the name of files whose close() fails with ENOSPC if they were opened for
- * writing, as on network file systems; FAIL_FLOCK is the errno with which
+ * the call of fsync() or fdatasync() that fails with EIO, from 1 on; FAIL_LINK
+ * is the number of the call of linkat() that fails with ENOSPC; FAIL_CLOSE is a
+ * part of the name of files whose close() fails with ENOSPC if they were opened
+ * for writing, as on network file systems; FAIL_FLOCK is the errno with which
  * flock() fails. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static atomic_int syncs;
+static atomic_int syncs, links;
 
 static void name_of(int fd, char* out, size_t size) {
   char link[64];
@@ -54,6 +54,16 @@ int flock(int fd, int operation) {
   if (!error) return ((int (*)(int, int))dlsym(RTLD_NEXT, "flock"))(fd, operation);
   errno = atoi(error);
   return -1;
+}
+
+int linkat(int from, const char* name, int to, const char* other, int flags) {
+  const char* at = getenv("FAIL_LINK");
+  if (at && atomic_fetch_add(&links, 1) + 1 == atoi(at)) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return ((int (*)(int, const char*, int, const char*, int))dlsym(
+      RTLD_NEXT, "linkat"))(from, name, to, other, flags);
 }
 
 int unlink(const char* name) {

@@ -175,12 +175,7 @@ class FileSink : public ByteSink {
 
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts) override {
-    if (!direct_.has_value()) return WriteToPageCache(offset, parts);
-    if (!has_choice_) return direct_->WriteAt(offset, parts);
-    uint64_t bytes = 0;
-    for (const std::span<const std::byte> part : parts) bytes += part.size();
-    if (bytes < kSmallestTimed) return WriteToPageCache(offset, parts);
-    return WriteByRoute(offset, parts, bytes);
+    return WriteParts(offset, parts).Of(name_);
   }
 
   Status CopyAt(uint64_t offset, const FileBytes& from,
@@ -188,7 +183,7 @@ class FileSink : public ByteSink {
     if (direct_.has_value() && !has_choice_) {
       return Status(Code::kUnsupported, "what is copied is in the page cache");
     }
-    return CopyFully(fd_.get(), offset, from.fd, from.offset, length);
+    return CopyFully(fd_.get(), offset, from.fd, from.offset, length).Of(name_);
   }
 
   uint64_t direct_bytes() const override {
@@ -209,6 +204,7 @@ class FileSink : public ByteSink {
       return Failed("cannot sync");
     }
     if (!durable() && !WriteBack(fd_.get())) return Failed("cannot write");
+    if (!in_place_) HAULWAY_TRY(TakeTemporaryName());
     is_prepared_ = true;
     return Status();
   }
@@ -374,7 +370,9 @@ class FileSink : public ByteSink {
     }
   }
 
-  Status TakeName(uint64_t size) {
+  // Gives a file without a name a temporary one, which needs space in the
+  // folder. Does nothing if it has one.
+  Status TakeTemporaryName() {
     for (int number = 0; temporary_.empty(); ++number) {
       const std::string temporary = target_.Temporary(number);
       if (::linkat(AT_FDCWD, PathOfFd(fd_.get()).c_str(), AT_FDCWD,
@@ -384,6 +382,11 @@ class FileSink : public ByteSink {
         return Failed("cannot name");
       }
     }
+    return Status();
+  }
+
+  // Requires: the file has a temporary name.
+  Status TakeName(uint64_t size) {
     if (options_.existing == Existing::kRefuse) {
       HAULWAY_TRY(TakeFreeName());
     } else if (::rename(temporary_.c_str(), target_.path().c_str()) != 0) {
@@ -407,6 +410,16 @@ class FileSink : public ByteSink {
       return Status();
     }
     return errno == EEXIST ? IsThere(target_.path()) : Failed("cannot name");
+  }
+
+  Status WriteParts(uint64_t offset,
+                    std::span<const std::span<const std::byte>> parts) {
+    if (!direct_.has_value()) return WriteToPageCache(offset, parts);
+    if (!has_choice_) return direct_->WriteAt(offset, parts);
+    uint64_t bytes = 0;
+    for (const std::span<const std::byte> part : parts) bytes += part.size();
+    if (bytes < kSmallestTimed) return WriteToPageCache(offset, parts);
+    return WriteByRoute(offset, parts, bytes);
   }
 
   // Writes through the page cache, one thread at a time: Linux locks a file

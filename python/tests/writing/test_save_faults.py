@@ -22,8 +22,13 @@ def model(path, value, tensors=4):
 
 
 @pytest.mark.parametrize("number", ["1", "2", "3", "4", "5"])
-def test_a_failed_sync_leaves_all_shards_as_they_were(tmp_path, watched,
-                                                      number):
+@pytest.mark.parametrize(("fault", "said"), [
+    ("FAIL_FSYNC", "cannot sync"),
+    # The folder has no space for another name.
+    ("FAIL_LINK", "No space left on device"),
+])
+def test_a_fault_leaves_all_shards_as_they_were(tmp_path, watched, fault, said,
+                                                number):
     """The files of both models have the same names."""
     folder = tmp_path / "model"
     code, errors, _ = watched(CONVERT, model(tmp_path / "old.pt", 1), f"{folder}/")
@@ -31,8 +36,8 @@ def test_a_failed_sync_leaves_all_shards_as_they_were(tmp_path, watched,
     old = {path: path.read_bytes() for path in folder.iterdir()}
     assert len(old) == 5
     code, errors, _ = watched(CONVERT, model(tmp_path / "new.pt", 2), folder,
-                              FAIL_FSYNC=number)
-    assert code != 0 and "cannot sync" in errors
+                              **{fault: number})
+    assert code != 0 and said in errors
     assert {path: path.read_bytes() for path in folder.iterdir()} == old
 
 
