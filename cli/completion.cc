@@ -186,14 +186,21 @@ int Install(const Options& options, std::string_view shell,
   const std::filesystem::path folder =
       std::filesystem::path(path).parent_path();
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return Fail(options, Status(Code::kIoError,
-                                fmt::format("cannot make the folder {}: {}",
-                                            folder.string(), error.message())));
+  std::vector<std::filesystem::path> made;  // The deepest first.
+  for (auto at = folder; !std::filesystem::exists(at, error) && !at.empty();
+       at = at.parent_path()) {
+    made.push_back(at);
   }
-  const Status written = WriteText(path, text);
-  if (!written.ok()) return Fail(options, written);
+  std::filesystem::create_directories(folder, error);
+  Status written =
+      error ? Status::FromErrno(error.value(), "cannot create the folder")
+                  .Of(folder.string())
+            : WriteText(path, text);
+  if (!written.ok()) {
+    // A folder with a file in it stays.
+    for (const auto& empty : made) std::filesystem::remove(empty, error);
+    return Fail(options, written);
+  }
   fmt::print("{}\n", path);
   if (shell == "zsh") {
     Tell(fmt::format("in ~/.zshrc, before compinit: fpath=({} $fpath)\n",

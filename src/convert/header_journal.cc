@@ -107,7 +107,10 @@ Status HeaderJournal::Save(const Overwrite& overwrite) const {
   HAULWAY_ASSIGN(const auto sink, OpenFileSink(journal_, options));
   HAULWAY_TRY(sink->Begin(bytes.size()).status());
   HAULWAY_TRY(sink->WriteAt(0, bytes));
-  return sink->Commit(bytes.size());
+  Status status = sink->Commit(bytes.size());
+  // The file is not changed yet, so nothing needs a journal that may be lost.
+  if (!status.ok()) (void)Remove();
+  return status;
 }
 
 Status HeaderJournal::Remove() const {

@@ -118,17 +118,20 @@ Status ModelFolder::CheckSource(const Checkpoint& from) const {
   return Status();
 }
 
-Status ModelFolder::Make() const {
+ModelFolder::~ModelFolder() {
+  // A folder with a file in it stays.
+  for (const std::filesystem::path& folder : made_) ::rmdir(folder.c_str());
+}
+
+Status ModelFolder::Make() {
   if (!LocalPath(folder_).has_value()) return Status();
-  // The folders above it whose entries are new.
-  std::vector<std::filesystem::path> grown;
   std::error_code error;
-  std::filesystem::path made = std::filesystem::absolute(folder_, error);
-  if (!made.has_filename()) made = made.parent_path();
-  while (!error && !std::filesystem::exists(made, error) &&
-         made.has_relative_path()) {
-    made = made.parent_path();
-    grown.push_back(made);
+  std::filesystem::path folder = std::filesystem::absolute(folder_, error);
+  if (!folder.has_filename()) folder = folder.parent_path();
+  while (!error && !std::filesystem::exists(folder, error) &&
+         folder.has_relative_path()) {
+    made_.push_back(folder);
+    folder = folder.parent_path();
   }
   error.clear();
   std::filesystem::create_directories(folder_, error);
@@ -136,7 +139,9 @@ Status ModelFolder::Make() const {
     return Status::FromErrno(error.value(), "cannot create the folder")
         .Of(folder_);
   }
-  for (const auto& folder : grown) HAULWAY_TRY(Sync(folder.string()));
+  for (const std::filesystem::path& made : made_) {
+    HAULWAY_TRY(Sync(made.parent_path().string()));
+  }
   return Status();
 }
 

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,10 @@ bool IsFolder(const std::string& path);
 class ModelFolder {
  public:
   ModelFolder(std::string folder, Format format, Durability durability);
+  // Removes the folders that Make() created and that are empty.
+  ~ModelFolder();
+  ModelFolder(const ModelFolder&) = delete;
+  ModelFolder& operator=(const ModelFolder&) = delete;
 
   // The path of a single file, from which the names of shards and index derive.
   // For a directory, the folder with its '/'.
@@ -34,7 +39,7 @@ class ModelFolder {
   Status CheckSource(const Checkpoint& from) const;
   // Creates the folder, and those above it, if they do not exist. Does nothing
   // for a URL.
-  Status Make() const;
+  Status Make();
   // Removes files of an older checkpoint other than `written`: shards of
   // another split, the single file or the index. Returns their paths.
   Result<std::vector<std::string>> RemoveOthers(
@@ -53,6 +58,7 @@ class ModelFolder {
   const bool is_directory_;
   const std::string stem_, ending_;
   const std::string path_;
+  std::vector<std::filesystem::path> made_;  // By Make(); the deepest first.
 };
 
 }  // namespace haulway::convert

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 
 import pytest
@@ -89,4 +90,12 @@ def test_a_text_is_installed_where_the_shell_looks(
     (tmp_path / "file").touch()
     done = run("completion", shell, "--install", code=2,
                env={**environment, variable: str(tmp_path / "file")})
-    assert "cannot make the folder" in done.stderr
+    assert "cannot create the folder" in done.stderr
+
+    def no_bytes():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    done = run("completion", shell, "--install", code=2, preexec_fn=no_bytes,
+               env={**environment, variable: str(tmp_path / "new/folder")})
+    assert f"File too large (errno 27); at byte 0; of {tmp_path}" in done.stderr
+    assert not (tmp_path / "new").exists()

@@ -1,7 +1,9 @@
 """The command on folders, indexes, file:// URLs and streams."""
 
+import ctypes
 import json
 import os
+import resource
 
 import pytest
 import safetensors.torch
@@ -219,3 +221,46 @@ def test_a_path_may_have_the_marks_of_a_scheme(run, model, tmp_path, monkeypatch
     safetensors.torch.save_file(TENSORS, "a/b:/c.safetensors")
     run("edit", "a/b://c.safetensors", "--rename", "a=d")
     assert safetensors.torch.load_file("a/b:/c.safetensors").keys() == {"b", "d"}
+
+
+def obey_modes():
+    """Makes root obey the modes of files after exec()."""
+    pr_capbset_drop, cap_dac_override, cap_dac_read_search = 24, 1, 2
+    libc = ctypes.CDLL(None)
+    for capability in (cap_dac_override, cap_dac_read_search):
+        libc.prctl(pr_capbset_drop, capability, 0, 0, 0)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(run, tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        haulway.save({"w": torch.ones(2)}, tmp_path / "in" / name / "m.safetensors")
+    (tmp_path / "in/b").chmod(0)
+    said = "cannot list 'in/b': Permission denied (errno 13)"
+    done = run("verify", "in", code=2, preexec_fn=obey_modes)
+    assert done.stderr == f"haulway: {said}\n"
+    done = run("bulk", "verify", "in", "--json", code=2, preexec_fn=obey_modes)
+    *lines, last = map(json.loads, done.stdout.splitlines())
+    assert {one["input"]: one["error"] and one["error"]["message"]
+            for one in lines} == {"in/a/m.safetensors": None, "in/b": said,
+                                  "in/c/m.safetensors": None}
+    assert last["summary"]["done"] == 2 and last["summary"]["failed"] == 1
+
+
+@pytest.mark.parametrize("words", [
+    ["new/deep/", "--to", "torch-dcp"],
+    ["new/deep/", "--to", "safetensors", "--shard", "1KB"],
+])
+def test_a_conversion_that_fails_leaves_no_folder(run, model, tmp_path, words):
+    def few_bytes():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+    done = run("convert", model, *words, code=2, preexec_fn=few_bytes)
+    assert "File too large (errno 27)" in done.stderr
+    assert not (tmp_path / "new").exists()
+    # A folder that was there stays.
+    (tmp_path / "new").mkdir()
+    run("convert", model, *words, code=2, preexec_fn=few_bytes)
+    assert os.listdir(tmp_path / "new") == []
+    run("convert", model, *words)
+    assert os.listdir(tmp_path / "new/deep")
