@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -141,6 +142,16 @@ void HoldStandardDescriptors() {
   }
 }
 
+// Allows as many open files as the system does. Each shard of a checkpoint
+// stays open, and the limit that shells set, 1024, is below the number of ranks
+// that may have saved one.
+void AllowOpenFiles() {
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 std::string Version() {
   std::string text = "haulway " HAULWAY_VERSION "\nformats:";
   for (const FormatEntry& format : Formats()) {
@@ -197,6 +208,7 @@ int Run(int argc, char** argv) {
   std::signal(SIGINT, OnInterrupt);
   // A write past RLIMIT_FSIZE fails, which the command reports.
   std::signal(SIGXFSZ, SIG_IGN);
+  AllowOpenFiles();
   return RunVerb(runner);
 }
 

@@ -264,3 +264,22 @@ def test_a_conversion_that_fails_leaves_no_folder(run, model, tmp_path, words):
     assert os.listdir(tmp_path / "new") == []
     run("convert", model, *words)
     assert os.listdir(tmp_path / "new/deep")
+
+
+@pytest.mark.parametrize(("to", "opened"), [
+    ("safetensors", "many/model.safetensors.index.json"),
+    ("torch-dcp", "many/.metadata"),
+])
+def test_more_shards_than_open_files(run, tmp_path, to, opened):
+    haulway.save({f"t{i}": torch.full((4,), i) for i in range(100)},
+                 tmp_path / "one.safetensors")
+
+    def few_files():
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+
+    run("convert", "one.safetensors", "many/", "--to", to, "--shard", "16",
+        preexec_fn=few_files)
+    run("verify", opened, preexec_fn=few_files)
+    run("bulk", "verify", opened, preexec_fn=few_files)
+    run("diff", "one.safetensors", "many", preexec_fn=few_files)
