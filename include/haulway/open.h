@@ -193,9 +193,9 @@ struct SinkOptions {
 
 // Opens what `uri` names. Standard input, and descriptors named /dev/stdin or
 // /dev/fd/N that are not files, are read into memory to their end. For a
-// folder, the file that FindCheckpoint() finds is opened; if its only
-// checkpoints are the files in which processes of torch.distributed.checkpoint
-// save safetensors, all of them are opened as one list. Fails with
+// folder, the file that FindCheckpoint() finds is opened; if its checkpoints
+// are the parts of one GGUF model, or the safetensors files of processes of
+// torch.distributed.checkpoint, they are opened as one list. Fails with
 // kUnsupported, naming the scheme, for an unknown scheme; with kInvalidArgument
 // for an invalid file:// URI; as FindCheckpoint() does for folders; and as
 // OpenFileSource() does.

@@ -25,6 +25,7 @@
 #include "base/text.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/sharded_index.h"
+#include "gguf/gguf_split.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
@@ -128,6 +129,8 @@ Result<std::vector<std::string>> Find(std::string_view folder,
     std::ranges::copy_if(files, std::back_inserter(found), fits);
     if (found.size() == 1 || (is_one && !found.empty())) return found;
     if (found.size() > 1) {
+      const std::vector<std::string_view> names(found.begin(), found.end());
+      if (gguf::AreNamedAsSplit(names)) return found;
       std::ranges::transform(found, found.begin(), LastPart);
       return Several(found, folder);
     }

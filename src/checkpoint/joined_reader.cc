@@ -7,15 +7,18 @@
 #include <utility>
 
 #include "format/flat_reader.h"
+#include "gguf/gguf_split.h"
 
 namespace haulway {
 
 namespace {
 
-// Adds metadata of a shard whose keys other shards do not have.
+// Adds metadata of a shard whose keys other shards do not have, without the
+// keys that say which of several files it is.
 void AddMetadata(const CheckpointIndex& shard, std::vector<Fact>* metadata) {
   if (!shard.metadata.has_value()) return;
   for (const Fact& fact : *shard.metadata) {
+    if (shard.format == Format::kGguf && gguf::IsOfSplit(fact.name)) continue;
     if (std::ranges::find(*metadata, fact.name, &Fact::name) ==
         metadata->end()) {
       metadata->push_back(fact);

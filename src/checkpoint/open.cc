@@ -433,7 +433,7 @@ Result<SourcePtr> OpenSource(std::string_view uri,
     if (IsFolder(uri)) {
       HAULWAY_ASSIGN(const std::vector<std::string> files,
                      FindFiles(uri, options.remote));
-      if (!IsNamedAsDcpShard(files.front())) {
+      if (files.size() == 1 && !IsNamedAsDcpShard(files.front())) {
         return OpenSource(files.front(), options);
       }
       std::vector<SourcePtr> sources;

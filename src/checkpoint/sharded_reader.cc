@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "checkpoint/sharded_index.h"
 #include "dcp/dcp_reader.h"
 #include "format/flat_reader.h"
+#include "gguf/gguf_split.h"
 
 namespace haulway {
 
@@ -144,6 +146,50 @@ class NameCheck {
   NameIndex names_;
 };
 
+// Fails unless GGUF files that are parts of a model are all its parts, each
+// once.
+Status CheckSplit(std::span<const Shard> shards) {
+  std::optional<gguf::Split> first;
+  std::set<uint64_t> seen;
+  uint64_t tensors = 0;
+  for (const Shard& shard : shards) {
+    const CheckpointIndex& index = shard.reader->index();
+    if (index.format != Format::kGguf || !index.metadata.has_value()) continue;
+    const auto split = gguf::SplitOf(*index.metadata);
+    if (!split.has_value()) continue;
+    if (!first.has_value()) first = split;
+    const std::string part =
+        fmt::format("part {} of {}", split->number + 1, split->count);
+    if (split->count != first->count || split->tensors != first->tensors) {
+      return Status(Code::kMismatch,
+                    fmt::format("{} is of another model: expected one of {} "
+                                "parts with {} tensors",
+                                part, first->count, first->tensors.value_or(0)))
+          .Of(shard.name);
+    }
+    if (!seen.insert(split->number).second) {
+      return Status(Code::kMismatch,
+                    fmt::format("{} of the model is there twice", part))
+          .Of(shard.name);
+    }
+    tensors += index.tensors.size();
+  }
+  if (!first.has_value()) return Status();
+  for (uint64_t number = 0; number < first->count; ++number) {
+    if (seen.contains(number)) continue;
+    return Status(Code::kMismatch,
+                  fmt::format("part {} of {} of the model is missing",
+                              number + 1, first->count));
+  }
+  if (first->tensors.value_or(tensors) != tensors) {
+    return Status(Code::kMismatch,
+                  fmt::format("the parts have {} tensors: expected {}, as "
+                              "split.tensors.count says",
+                              tensors, *first->tensors));
+  }
+  return Status();
+}
+
 // Returns the index if the shard is an index instead of a checkpoint. Only a
 // list may contain an index, and that index only checkpoints.
 Result<std::optional<ShardedIndex>> IndexOfShard(const ByteSource& shard,
@@ -188,6 +234,9 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
   };
   HAULWAY_TRY(
       ParallelFor(shards.size(), std::max(source.Look({}).parallel, 1), open));
+  if (options.strictness == Strictness::kStrict) {
+    HAULWAY_TRY(CheckSplit(shards));
+  }
   bool encrypts = false;
   for (const Shard& shard : shards) {
     encrypts = encrypts || EntryOf(shard.reader->index().format).can.encrypt;

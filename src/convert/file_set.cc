@@ -24,6 +24,7 @@
 #include "convert/metadata.h"
 #include "convert/shards.h"
 #include "dcp/dcp_writer.h"
+#include "gguf/gguf_split.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
@@ -188,6 +189,9 @@ Status FileSet::WriteShards(TensorsToWrite all, const Split& split,
   for (size_t s = 0; s < count; ++s) {
     TensorsToWrite part =
         count == 1 ? std::move(all) : PartOf(all, split.shards[s]);
+    if (options_.format == Format::kGguf && count > 1) {
+      gguf::SetSplit({s, count, items.size()}, &part.values);
+    }
     File file;
     file.path = ShardPath(path_, s, count);
     file.tensors = split.shards[s];

@@ -29,6 +29,7 @@
 #include "base/name_index.h"
 #include "base/text.h"
 #include "gguf/gguf_header.h"
+#include "gguf/gguf_split.h"
 #include "gguf/gguf_types.h"
 
 namespace haulway::gguf {
@@ -230,8 +231,11 @@ Status PutFact(const Fact& fact, HeaderText* out) {
 }
 
 // Fails without the name of the architecture. The format requires it, and
-// readers need it to use the tensors.
+// readers need it to use the tensors. Of a model in several files, only the
+// first has it.
 Status CheckArchitecture(std::span<const Fact> facts) {
+  const std::optional<Split> split = SplitOf(facts);
+  if (split.has_value() && split->number > 0) return Status();
   const auto at = std::ranges::find(facts, kArchitectureKey, &Fact::name);
   const auto* const name =
       at == facts.end() ? nullptr : std::get_if<std::string>(&at->value);
