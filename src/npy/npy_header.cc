@@ -44,7 +44,7 @@ std::string_view KindOf(std::string_view code) {
     case 'c':
     case 'i':
     case 'u':
-      return "numbers of a size that is not read";
+      return "numbers of an unusual size";
     default:
       return "elements of a type that is not known";
   }
@@ -151,9 +151,10 @@ class LiteralParser {
         at_ = at;
         HAULWAY_TRY(SkipNested());
       }
-      header->refusal = Status(Code::kUnsupported,
-                               "array holds structures, which are not read")
-                            .At(prefix_.prefix_bytes + at);
+      header->refusal =
+          Status(Code::kUnsupported,
+                 "array holds structures, which Haulway does not read")
+              .At(prefix_.prefix_bytes + at);
       return Status();
     }
     HAULWAY_ASSIGN(const std::string_view descr, Text());
@@ -170,8 +171,9 @@ class LiteralParser {
     if (code == "O" || code == "O8" || code == "O4") {
       refuse(Code::kUnsafe, "holds Python objects, which are never loaded");
     } else if (!known.has_value()) {
-      refuse(Code::kUnsupported,
-             fmt::format("holds {}, which are not read", KindOf(code)));
+      refuse(
+          Code::kUnsupported,
+          fmt::format("holds {}, which Haulway does not read", KindOf(code)));
     } else if (order != '<' && order != '>' && ItemBytes(*known) > 1) {
       refuse(Code::kUnsupported, "does not say in which order its bytes are");
     } else {

@@ -97,12 +97,12 @@ TEST(Npy, ElementsThatAreNoNumbersAreRefusedByName) {
               HasSubstr("array of type '|O' holds Python objects, which are "
                         "never loaded; at byte 20"));
   const std::pair<const char*, const char*> kOthers[] = {
-      {"'<U4'", "text"},
+      {"'<U4'", "holds text, which Haulway does not read"},
       {"'|S8'", "byte strings"},
       {"'<M8[ns]'", "times"},
       {"'<m8[s]'", "spans of time"},
       {"'|V2'", "raw bytes"},
-      {"'<f16'", "numbers of a size"},
+      {"'<f16'", "numbers of an unusual size, which Haulway does not read"},
       {"'<q9'", "not known"},
       {"''", "not known"},
       {"[('a', '<f4'), ('b]', 'O')]", "structures"},
