@@ -209,7 +209,7 @@ class _Printer:
         if self._line is not None:
             self._line.clear()
         if self._request["json"]:
-            _write(json.dumps({"summary": report.summary()}))
+            _write(_line({"summary": report.summary()}))
             return
         if report.exit == _NO_MATCH:
             print("haulway: there are no inputs", file=sys.stderr)
