@@ -164,7 +164,7 @@ def _placed(arguments, place):
     """Makes the loop load the dataset's state from `place` after calling the
     program's own init function. Returns a function that returns the dataset's
     state."""
-    # Torch 2.15 passes the dataset in a list, from which its loop takes it.
+    # Since 2.14 torch passes the dataset in a list, from which its loop takes it.
     dataset = (
         arguments["dataset"] if "dataset" in arguments
         else arguments["dataset_holder"][0]
