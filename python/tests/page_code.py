@@ -125,7 +125,10 @@ def run_program(page, folder, **environment):
                             os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, script], cwd=folder, capture_output=True, text=True,
-        timeout=600, env={**os.environ, "PYTHONPATH": path, **environment},
+        timeout=600,
+        # Buffered, so that lines of several processes do not mix.
+        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "",
+             **environment},
     )
     assert done.returncode == 0, f"{page}\n{done.stdout}\n{done.stderr}"
     return done.stdout
