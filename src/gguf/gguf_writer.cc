@@ -231,8 +231,8 @@ Status PutFact(const Fact& fact, HeaderText* out) {
 }
 
 // Fails without the name of the architecture. The format requires it, and
-// readers need it to use the tensors. Of a model in several files, only the
-// first has it.
+// readers need it to use the tensors. If a model has several files, only the
+// first one has the name.
 Status CheckArchitecture(std::span<const Fact> facts) {
   const std::optional<Split> split = SplitOf(facts);
   if (split.has_value() && split->number > 0) return Status();
