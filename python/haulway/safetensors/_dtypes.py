@@ -38,13 +38,17 @@ def in_files(name):
     return _OF_PACKED.get(name, name)
 
 
+def quoted(text):
+    """Returns text in quotes, as the package's messages show it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
 def of_program(called):
     """Returns the name in files for a dtype name of torch or NumPy."""
     if called in OF_NAMED:
         return OF_NAMED[called]
-    quoted = json.dumps(called, ensure_ascii=False)
     raise SafetensorError(
-        f"Unknown dtype {quoted}. Supported dtypes: {', '.join(_SUPPORTED)}"
+        f"Unknown dtype {quoted(called)}. Supported dtypes: {', '.join(_SUPPORTED)}"
     )
 
 

@@ -10,7 +10,6 @@ and statistics cost more than such a view does.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import sys
@@ -553,9 +552,8 @@ def _backend(backend):
             "instance of 'str'"
         )
     if backend not in _BACKENDS:
-        quoted = json.dumps(backend, ensure_ascii=False)
         raise SafetensorError(
-            f"backend {quoted} is invalid (expected one of: \"mmap\", "
+            f"backend {_dtypes.quoted(backend)} is invalid (expected one of: \"mmap\", "
             '"pread")'
         )
     return backend
