@@ -9,7 +9,9 @@ include(CheckCXXCompilerFlag)
 
 add_compile_options(-fstack-protector-strong)
 # The last two are of x86-64 and of aarch64: returns and jumps lead only where
-# the program meant them to.
+# the program meant them to. Clang only warns of a flag of another processor,
+# hence -Werror.
+set(CMAKE_REQUIRED_FLAGS -Werror)
 foreach(flag -fstack-clash-protection -fcf-protection=full
              -mbranch-protection=standard)
   string(MAKE_C_IDENTIFIER HAULWAY_HAS_${flag} name)
@@ -18,6 +20,7 @@ foreach(flag -fstack-clash-protection -fcf-protection=full
     add_compile_options(${flag})
   endif()
 endforeach()
+unset(CMAKE_REQUIRED_FLAGS)
 if(NOT HAULWAY_SANITIZE)
   add_compile_options(
     "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>")

@@ -109,6 +109,8 @@ struct Places;
 
 template <size_t... kIndex, class... Row>
 struct Places<std::index_sequence<kIndex...>, Row...> : Place<kIndex, Row>... {
+  constexpr explicit Places(Row... row) : Place<kIndex, Row>{row}... {}
+
   template <class Use>
   constexpr decltype(auto) Apply(const Use& use) const {
     return use(static_cast<const Place<kIndex, Row>&>(*this).row...);
@@ -121,7 +123,9 @@ struct Places<std::index_sequence<kIndex...>, Row...> : Place<kIndex, Row>... {
 // Apply(use) calls use(row, row, ...) with all rows and returns its result.
 template <class... Row>
 struct FieldTable
-    : fields_internal::Places<std::index_sequence_for<Row...>, Row...> {};
+    : fields_internal::Places<std::index_sequence_for<Row...>, Row...> {
+  using FieldTable::Places::Places;
+};
 
 template <class... Row>
 FieldTable(Row...) -> FieldTable<Row...>;

@@ -215,8 +215,9 @@ void SetFields(nanobind::dict named, Structs*... objects) {
     const char* const utf8 = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
     if (utf8 == nullptr) throw nanobind::python_error();
     const std::string_view name(utf8, static_cast<size_t>(size));
-    // The fold must not short-circuit: several structs can have the field.
-    const bool found = (... | SetField(name, value, objects));
+    // Every struct is asked: several can have the field.
+    bool found = false;
+    ((found = SetField(name, value, objects) || found), ...);
     if (!found) RaiseNoOption(name);
   }
 }

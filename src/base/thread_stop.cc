@@ -45,8 +45,10 @@ namespace haulway {
 namespace {
 
 // ThreadSanitizer treats the helper like a forked child, which breaks it.
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)  // GCC
 constexpr bool kThreadSanitizer = true;
+#elif defined(__has_feature)  // Clang
+constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
 #else
 constexpr bool kThreadSanitizer = false;
 #endif

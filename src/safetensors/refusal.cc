@@ -547,7 +547,7 @@ class HeaderJudge {
       return false;
     }
     const std::string& name =
-        value.kind == Node::Kind::kMap ? value.fields[0].first : spelling->text;
+        value.kind == Node::Kind::kMap ? value.fields[0].name : spelling->text;
     const auto found = DTypeNamed(name);
     if (!found.has_value()) {
       entry_fault_ =
@@ -560,7 +560,7 @@ class HeaderJudge {
       return false;
     }
     if (value.kind == Node::Kind::kMap) {
-      const Node& content = value.fields[0].second;
+      const Node& content = value.fields[0].node;
       if (content.kind != Node::Kind::kNull) {
         entry_fault_ = WrongType(content, "unit");
         return false;

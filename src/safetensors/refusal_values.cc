@@ -122,7 +122,7 @@ void Node::Add(std::string key, Node value) {
   const bool is_kept = IsField(key) && known <= kFields.size();
   if (is_kept) ++known;
   if (count++ == 0 || is_kept) {
-    fields.emplace_back(std::move(key), std::move(value));
+    fields.push_back({std::move(key), std::move(value)});
   }
 }
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace haulway::safetensors {
@@ -16,6 +15,8 @@ namespace haulway::safetensors {
 // The fields of a tensor's entry, in their order if the entry is a list.
 inline constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape",
                                                             "data_offsets"};
+
+struct NamedNode;
 
 // A JSON value, reduced to the facts that determine the message for an entry,
 // so that memory does not grow with the number of values.
@@ -45,11 +46,16 @@ struct Node {
   // overflows.
   std::optional<uint64_t> product = 1;
   // The first field, and up to four fields of kFields: enough that one repeats.
-  std::vector<std::pair<std::string, Node>> fields;
+  std::vector<NamedNode> fields;
   size_t known = 0;
 
   void Add(Node item);
   void Add(std::string key, Node value);
+};
+
+struct NamedNode {
+  std::string name;
+  Node node;
 };
 
 // Returns e.g. "integer `1`".
