@@ -346,6 +346,27 @@ def answers_of_stores():
     yield b"Id\n<Result xmlns=\"x\"><Id>7</Id></Result>"
 
 
+def answers_of_servers():
+    partial, whole, with_total, with_etag = 1, 0, 2, 4
+
+    def answer(kind, offset, length, total, *headers):
+        return bytes([kind, offset, length - 1, total]) + "\n".join(headers).encode()
+
+    yield answer(partial | with_total | with_etag, 4, 8, 20, "bytes 4-11/20", "8",
+                 "", '"a"', "")
+    yield answer(partial, 4, 8, 0, "bytes 4-9/*", "6", "identity", 'W/"a"', "120")
+    yield answer(partial | with_total, 0, 8, 20, "bytes 0-7/21", "8")
+    yield answer(whole | with_etag, 4, 8, 0, "", "20", "gzip", '"b"',
+                 "Wed, 21 Oct 2026 07:28:00 GMT")
+    yield answer(whole, 0, 1, 0, "bytes */20", "0", "", "",
+                 "Fri, 31 Dec 9999 23:59:59 GMT")
+    # Its other part takes the text as a URL.
+    for url in ("https://u:p@h:8443/a/b?q=1#f", "http://[::1]/%7e?x=%2F", "../c/./d",
+                "//h2/e", "http://h/?X-Amz-Date=20261021T072800Z&X-Amz-Expires=60",
+                "http://h/?Expires=1792567680", "ftp://h/a"):
+        yield bytes(4) + url.encode()
+
+
 def replies_of_redis():
     head = bytes([3, 0, 1, 2, 3, 4, 14, 9, 0])
     for text in (b"+OK\r\n$-1\r\n:12\r\n*2\r\n$3\r\nabc\r\n", b"-LOADING x\r\n",
@@ -436,6 +457,7 @@ def main():
         ("zip_fuzz", files),
         ("salvage_fuzz", [*files, *cut(files)]),
         ("manifest_fuzz", list(manifests())),
+        ("http_answer_fuzz", list(answers_of_servers())),
         ("s3_xml_fuzz", list(answers_of_stores())),
         ("redis_reply_fuzz", list(replies_of_redis())),
         ("torch_fuzz", files),
@@ -446,6 +468,7 @@ def main():
         ),
         ("tensorizer_authentication_fuzz", list(authentication_records())),
         ("pickle_fuzz", pickles),
+        ("pickle_roundtrip_fuzz", pickles),
         ("sharded_index_fuzz", list(indices())),
         ("dcp_metadata_fuzz", list(directories())),
         ("shared_image_fuzz", list(shared_images())),

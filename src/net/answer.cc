@@ -144,7 +144,6 @@ std::optional<ContentRange> ParseContentRange(std::string_view text) {
 
 std::optional<std::chrono::milliseconds> ParseRetryAfter(
     std::string_view text, std::chrono::system_clock::time_point now) {
-  using std::chrono::milliseconds;
   using std::chrono::seconds;
   // Limits the wait to a year.
   constexpr seconds kMost{365 * 24 * 3600};
@@ -157,9 +156,10 @@ std::optional<std::chrono::milliseconds> ParseRetryAfter(
   }
   const auto when = ParseHttpDate(text);
   if (!when.has_value()) return std::nullopt;
-  const auto wait = std::chrono::duration_cast<milliseconds>(
-      std::chrono::system_clock::from_time_t(*when) - now);
-  return std::clamp<milliseconds>(wait, milliseconds(0), kMost);
+  // In seconds: a time_point ends in 2262.
+  const auto since_epoch =
+      std::chrono::duration_cast<seconds>(now.time_since_epoch());
+  return std::clamp(seconds(*when) - since_epoch, seconds(0), kMost);
 }
 
 Validator ValidatorOf(const HttpResponse& response) {

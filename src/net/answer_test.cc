@@ -36,6 +36,10 @@ TEST(Answer, ReadsWhenToComeAgain) {
   EXPECT_EQ(ParseRetryAfter("Sun, 06 Nov 1994 08:00:00 GMT", now), seconds(0));
   EXPECT_LE(*ParseRetryAfter("99999999999999999999999", now),
             std::chrono::hours(366 * 24));
+  EXPECT_EQ(ParseRetryAfter("Fri, 31 Dec 9999 23:59:59 GMT", now),
+            std::chrono::hours(365 * 24));
+  EXPECT_FALSE(
+      ParseRetryAfter("Sat, 01 Jan 10000 00:00:00 GMT", now).has_value());
   EXPECT_FALSE(ParseRetryAfter("", now).has_value());
   EXPECT_FALSE(ParseRetryAfter("soon", now).has_value());
 }

@@ -88,7 +88,8 @@ const Libcurl& Curl() { return Once().curl; }
 std::optional<std::time_t> ParseHttpDate(std::string_view text) {
   if (!LoadLibcurl().ok()) return std::nullopt;
   const std::time_t when = Curl().getdate(std::string(text).c_str(), nullptr);
-  if (when < 0) return std::nullopt;
+  constexpr std::time_t kYear10000 = 253'402'300'800;
+  if (when < 0 || when >= kYear10000) return std::nullopt;
   return when;
 }
 

@@ -50,8 +50,9 @@ Status LoadLibcurl();
 // so code that has a URL or a client may call Curl().
 const Libcurl& Curl();
 
-// Parses an HTTP date (RFC 9110, 5.6.7). Returns seconds since 1970, or
-// nullopt.
+// Parses an HTTP date (RFC 9110, 5.6.7). Returns seconds since 1970. Returns
+// nullopt for other text, and for years of more than four digits, which the RFC
+// excludes.
 std::optional<std::time_t> ParseHttpDate(std::string_view text);
 
 }  // namespace haulway::net
