@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -80,6 +81,28 @@ struct Capabilities {
 // is the longest.
 inline constexpr size_t kHeadBytes = 512;
 
+// The place of a file in a checkpoint of several files.
+struct FilePlace {
+  uint64_t number = 0;  // From 0 on.
+  uint64_t count = 0;   // How many files there are.
+  // How many tensors all files hold. Files may omit it.
+  std::optional<uint64_t> tensors = std::nullopt;
+};
+
+// What a format has whose files state in their metadata which of the files of a
+// checkpoint they are.
+struct PlaceFunctions {
+  // Returns the place that `metadata` states; nullopt for a whole checkpoint.
+  std::optional<FilePlace> (*get)(std::span<const Fact> metadata);
+  // Replaces the place in `metadata`.
+  void (*set)(const FilePlace& place, std::vector<Fact>* metadata);
+  // Returns whether a key of the metadata states the place.
+  bool (*is_key)(std::string_view key);
+  // Returns whether files are named as those of one checkpoint. Requires: at
+  // least one name.
+  bool (*are_names)(std::span<const std::string_view> names);
+};
+
 class Layout;
 struct SaveOptions;
 struct TensorsToWrite;
@@ -112,6 +135,8 @@ struct FormatEntry {
   // has a view unless the format supports views. Null for a read-only format.
   Result<std::unique_ptr<const Layout>> (*lay_out)(
       const TensorsToWrite& tensors, const SaveOptions& options) = nullptr;
+  // Null if files do not state their place.
+  const PlaceFunctions* place = nullptr;
 };
 
 // All formats, in the order in which they are tried.

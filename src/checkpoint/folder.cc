@@ -16,6 +16,7 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -25,7 +26,6 @@
 #include "base/text.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/sharded_index.h"
-#include "gguf/gguf_split.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
@@ -108,6 +108,13 @@ std::string FolderOf(const std::string& name) {
   return name.substr(0, name.rfind('/') + 1);
 }
 
+// Returns whether files are named as the parts of one checkpoint.
+bool AreNamedAsParts(std::span<const std::string_view> names) {
+  const FormatEntry* format = FormatBySuffix(names.front());
+  return format != nullptr && format->place != nullptr &&
+         format->place->are_names(names);
+}
+
 Result<std::vector<std::string>> Find(std::string_view folder,
                                       const RemoteOptions& remote) {
   using Found = std::vector<std::string>;
@@ -130,7 +137,7 @@ Result<std::vector<std::string>> Find(std::string_view folder,
     if (found.size() == 1 || (is_one && !found.empty())) return found;
     if (found.size() > 1) {
       const std::vector<std::string_view> names(found.begin(), found.end());
-      if (gguf::AreNamedAsSplit(names)) return found;
+      if (AreNamedAsParts(names)) return found;
       std::ranges::transform(found, found.begin(), LastPart);
       return Several(found, folder);
     }

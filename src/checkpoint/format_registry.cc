@@ -31,6 +31,7 @@
 #include "dcp/dcp_metadata.h"
 #include "dcp/dcp_reader.h"
 #include "gguf/gguf_reader.h"
+#include "gguf/gguf_split.h"
 #include "gguf/gguf_writer.h"
 #include "haulway/verify.h"
 #include "io/stoppable_source.h"
@@ -65,6 +66,11 @@ constexpr std::array<std::string_view, 1> kNpzSuffixes = {".npz"};
 Result<uint64_t> AnyBytes(const ByteSource&, const ParseLimits&) {
   return UINT64_MAX;
 }
+
+constexpr PlaceFunctions kGgufPlace = {.get = gguf::SplitOf,
+                                       .set = gguf::SetSplit,
+                                       .is_key = gguf::IsOfSplit,
+                                       .are_names = gguf::AreNamedAsSplit};
 
 constexpr std::array kFormats = {
     FormatEntry{.id = Format::kTorch,
@@ -147,7 +153,8 @@ constexpr std::array kFormats = {
                 .open = gguf::OpenGguf,
                 .verify = gguf::VerifyGguf,
                 .whole_bytes = AnyBytes,
-                .lay_out = gguf::LayOutTensors},
+                .lay_out = gguf::LayOutTensors,
+                .place = &kGgufPlace},
     FormatEntry{.id = Format::kNpy,
                 .name = "npy",
                 .suffixes = kNpySuffixes,

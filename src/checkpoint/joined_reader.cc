@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "format/flat_reader.h"
-#include "gguf/gguf_split.h"
+#include "haulway/format.h"
 
 namespace haulway {
 
@@ -17,8 +17,9 @@ namespace {
 // keys that say which of several files it is.
 void AddMetadata(const CheckpointIndex& shard, std::vector<Fact>* metadata) {
   if (!shard.metadata.has_value()) return;
+  const PlaceFunctions* place = EntryOf(shard.format).place;
   for (const Fact& fact : *shard.metadata) {
-    if (shard.format == Format::kGguf && gguf::IsOfSplit(fact.name)) continue;
+    if (place != nullptr && place->is_key(fact.name)) continue;
     if (std::ranges::find(*metadata, fact.name, &Fact::name) ==
         metadata->end()) {
       metadata->push_back(fact);

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@
 #include "checkpoint/sharded_index.h"
 #include "dcp/dcp_reader.h"
 #include "format/flat_reader.h"
-#include "gguf/gguf_split.h"
+#include "haulway/format.h"
 
 namespace haulway {
 
@@ -146,28 +147,29 @@ class NameCheck {
   NameIndex names_;
 };
 
-// Fails unless GGUF files that are parts of a model are all its parts, each
-// once.
-Status CheckSplit(std::span<const Shard> shards) {
-  std::optional<gguf::Split> first;
+// Fails unless files that state their places in a checkpoint are all its files,
+// each once.
+Status CheckPlaces(std::span<const Shard> shards) {
+  std::optional<FilePlace> first;
   std::set<uint64_t> seen;
   uint64_t tensors = 0;
   for (const Shard& shard : shards) {
     const CheckpointIndex& index = shard.reader->index();
-    if (index.format != Format::kGguf || !index.metadata.has_value()) continue;
-    const auto split = gguf::SplitOf(*index.metadata);
-    if (!split.has_value()) continue;
-    if (!first.has_value()) first = split;
+    const PlaceFunctions* functions = EntryOf(index.format).place;
+    if (functions == nullptr || !index.metadata.has_value()) continue;
+    const std::optional<FilePlace> place = functions->get(*index.metadata);
+    if (!place.has_value()) continue;
+    if (!first.has_value()) first = place;
     const std::string part =
-        fmt::format("part {} of {}", split->number + 1, split->count);
-    if (split->count != first->count || split->tensors != first->tensors) {
+        fmt::format("part {} of {}", place->number + 1, place->count);
+    if (place->count != first->count || place->tensors != first->tensors) {
       return Status(Code::kMismatch,
                     fmt::format("{} is of another model: expected one of {} "
                                 "parts with {} tensors",
                                 part, first->count, first->tensors.value_or(0)))
           .Of(shard.name);
     }
-    if (!seen.insert(split->number).second) {
+    if (!seen.insert(place->number).second) {
       return Status(Code::kMismatch,
                     fmt::format("{} of the model is there twice", part))
           .Of(shard.name);
@@ -184,7 +186,7 @@ Status CheckSplit(std::span<const Shard> shards) {
   if (first->tensors.value_or(tensors) != tensors) {
     return Status(Code::kMismatch,
                   fmt::format("the parts have {} tensors: expected {}, as "
-                              "split.tensors.count says",
+                              "their metadata says",
                               tensors, *first->tensors));
   }
   return Status();
@@ -235,7 +237,7 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
   HAULWAY_TRY(
       ParallelFor(shards.size(), std::max(source.Look({}).parallel, 1), open));
   if (options.strictness == Strictness::kStrict) {
-    HAULWAY_TRY(CheckSplit(shards));
+    HAULWAY_TRY(CheckPlaces(shards));
   }
   bool encrypts = false;
   for (const Shard& shard : shards) {

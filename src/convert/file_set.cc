@@ -24,7 +24,6 @@
 #include "convert/metadata.h"
 #include "convert/shards.h"
 #include "dcp/dcp_writer.h"
-#include "gguf/gguf_split.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
@@ -186,11 +185,12 @@ Status FileSet::Write(TensorsToWrite all) {
 Status FileSet::WriteShards(TensorsToWrite all, const Split& split,
                             std::span<const ShardItem> items) {
   const size_t count = split.shards.size();
+  const PlaceFunctions* place = EntryOf(options_.format).place;
   for (size_t s = 0; s < count; ++s) {
     TensorsToWrite part =
         count == 1 ? std::move(all) : PartOf(all, split.shards[s]);
-    if (options_.format == Format::kGguf && count > 1) {
-      gguf::SetSplit({s, count, items.size()}, &part.values);
+    if (place != nullptr && count > 1) {
+      place->set({s, count, items.size()}, &part.values);
     }
     File file;
     file.path = ShardPath(path_, s, count);

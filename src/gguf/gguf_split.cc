@@ -1,6 +1,7 @@
 #include "gguf/gguf_split.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <variant>
 
@@ -38,14 +39,14 @@ std::string WithoutNumber(std::string_view name) {
 
 }  // namespace
 
-std::optional<Split> SplitOf(std::span<const Fact> metadata) {
+std::optional<FilePlace> SplitOf(std::span<const Fact> metadata) {
   const std::optional<uint64_t> count = NumberOf(metadata, kCount);
   if (!count.has_value() || *count < 2) return std::nullopt;
-  return Split{NumberOf(metadata, kNumber).value_or(0), *count,
-               NumberOf(metadata, kTensors)};
+  return FilePlace{NumberOf(metadata, kNumber).value_or(0), *count,
+                   NumberOf(metadata, kTensors)};
 }
 
-void SetSplit(const Split& split, std::vector<Fact>* metadata) {
+void SetSplit(const FilePlace& split, std::vector<Fact>* metadata) {
   std::erase_if(*metadata,
                 [](const Fact& fact) { return IsOfSplit(fact.name); });
   metadata->push_back({std::string(kNumber), split.number, "u16"});
@@ -60,7 +61,6 @@ bool IsOfSplit(std::string_view key) {
 }
 
 bool AreNamedAsSplit(std::span<const std::string_view> names) {
-  if (names.empty()) return false;
   const std::string first = WithoutNumber(names.front());
   return !first.empty() &&
          std::ranges::all_of(names, [&](std::string_view name) {

@@ -234,7 +234,7 @@ Status PutFact(const Fact& fact, HeaderText* out) {
 // readers need it to use the tensors. If a model has several files, only the
 // first one has the name.
 Status CheckArchitecture(std::span<const Fact> facts) {
-  const std::optional<Split> split = SplitOf(facts);
+  const std::optional<FilePlace> split = SplitOf(facts);
   if (split.has_value() && split->number > 0) return Status();
   const auto at = std::ranges::find(facts, kArchitectureKey, &Fact::name);
   const auto* const name =

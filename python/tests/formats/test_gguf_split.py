@@ -97,7 +97,7 @@ def test_a_count_of_tensors_that_is_wrong_is_refused(tmp_path):
     for path in parts:
         haulway.edit(path, set={"split.tensors.count": "4"})
     with pytest.raises(haulway.MismatchError, match="the parts have 3 tensors: "
-                       "expected 4, as split.tensors.count says"):
+                       "expected 4, as their metadata says"):
         haulway.load(parts)
 
 
