@@ -359,12 +359,12 @@ constexpr const auto& FieldsOf(const EditReport&) { return kEditReportFields; }
 // Edit() or Repair() of the file puts the old one back.
 //
 // Fails with kNotFound for an unknown name; kInvalidArgument for two tensors
-// with one name; kUnsupported for content that the format cannot hold, or if
-// the file holds something that would be lost (an object other than a dict of
-// tensors; renaming works in any PyTorch object) or, with options.in_place, if
-// only a new file can hold the change; kUnavailable if another
-// process edits the file; otherwise as Convert() does. After a failure the file
-// is unchanged.
+// with one name and for changes that contradict each other; kUnsupported for
+// content that the format cannot hold, or if the file holds something that
+// would be lost (an object other than a dict of tensors; renaming works in any
+// PyTorch object) or, with options.in_place, if only a new file can hold the
+// change; kUnavailable if another process edits the file; otherwise as
+// Convert() does. After a failure the file is unchanged.
 HAULWAY_EXPORT Result<EditReport> Edit(const std::string& path,
                                        const FileEdit& edit,
                                        const EditOptions& options = {});

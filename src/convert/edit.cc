@@ -98,6 +98,9 @@ class Editing {
           Code::kUnsupported,
           fmt::format("files of the format {} are only read", format.name));
     }
+    if (!options_.output.empty()) {
+      HAULWAY_TRY(CheckEnding(options_.output, format.id));
+    }
     if (format.id == Format::kTorch && ChangesOnlyNames()) {
       if (ChangesNothing()) return Unchanged();
       return EditObject(format);
@@ -162,6 +165,39 @@ class Editing {
     for (const auto& [from, to] : edit_.rename) HAULWAY_TRY(check(from));
     for (const std::string& name : edit_.drop) HAULWAY_TRY(check(name));
     for (const auto& one : edit_.replace) HAULWAY_TRY(check(one.name));
+    return CheckContradictions();
+  }
+
+  // Fails if only one of two changes could be made.
+  Status CheckContradictions() const {
+    std::map<std::string_view, std::string_view> done;
+    const auto note = [&](std::string_view name,
+                          std::string_view what) -> Status {
+      const auto [first, is_new] = done.emplace(name, what);
+      if (is_new) return Status();
+      return Status(Code::kInvalidArgument,
+                    first->second == what
+                        ? fmt::format("{} is {} twice", Quote(name), what)
+                        : fmt::format("{} is {} and {}", Quote(name),
+                                      first->second, what));
+    };
+    for (const std::string_view name : dropped_) {
+      HAULWAY_TRY(note(name, "dropped"));
+    }
+    const auto dropped = done;
+    for (const auto& [from, to] : edit_.rename) {
+      HAULWAY_TRY(note(from, "renamed"));
+    }
+    done = dropped;  // A tensor may be renamed and replaced.
+    for (const auto& one : edit_.replace) {
+      HAULWAY_TRY(note(one.name, "replaced"));
+    }
+    done.clear();
+    for (const std::string& key :
+         std::set(edit_.unset.begin(), edit_.unset.end())) {
+      HAULWAY_TRY(note(key, "unset"));
+    }
+    for (const auto& [key, value] : edit_.set) HAULWAY_TRY(note(key, "set"));
     return Status();
   }
 
@@ -432,8 +468,19 @@ Result<EditReport> Edit(const std::string& path, const FileEdit& edit,
         fmt::format("{} is not a local file: only local files can be edited",
                     Quote(ShownName(path))));
   }
+  EditOptions with_path = options;
+  if (!options.output.empty()) {
+    const auto output = LocalPath(options.output);
+    if (!output.has_value()) {
+      return Status(Code::kUnsupported,
+                    fmt::format("{} is not a local file: an edit writes only "
+                                "local files",
+                                Quote(ShownName(options.output))));
+    }
+    with_path.output = *output;
+  }
   auto report =
-      OrNoMemory([&] { return Editing(*local, edit, options).Run(); });
+      OrNoMemory([&] { return Editing(*local, edit, with_path).Run(); });
   if (!report.ok()) return std::move(report).status().Of(path);
   return report;
 }

@@ -72,12 +72,13 @@ class Telling {
   }
 
   void TellCasts() {
+    const std::set<std::string_view> dropped(edit_.drop.begin(),
+                                             edit_.drop.end());
     for (const auto& [name, to] : edit_.dtype_of) {
+      if (dropped.contains(name)) continue;
       Add("cast '{}' from {} to {}", name, Name(InfoOf(name).dtype), Name(to));
     }
     if (!edit_.dtype.has_value()) return;
-    const std::set<std::string_view> dropped(edit_.drop.begin(),
-                                             edit_.drop.end());
     size_t count = 0;
     for (const auto& [name, row] : rows_) {
       const DType dtype = file_.index().tensors[row].dtype;

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "haulway/tree.h"
+#include "torch/torch_tensors.h"
 
 namespace haulway::convert {
 
@@ -45,17 +46,42 @@ std::string_view KindName(const Value& value) {
   }
 }
 
+// A value, and its path as names have it with and without escaped dots.
+struct Place {
+  Value value;
+  std::string path;
+  std::string escaped;
+
+  Place Child(const Value& child, const Value& key) const {
+    return Child(child, torch::NamePart(key, /*escaped=*/false),
+                 torch::NamePart(key, /*escaped=*/true));
+  }
+  Place Child(const Value& child, std::string_view part,
+              std::string_view escaped_part) const {
+    return {child, Joined(path, part), Joined(escaped, escaped_part)};
+  }
+
+ private:
+  static std::string Joined(const std::string& path, std::string_view part) {
+    return path.empty() ? std::string(part) : fmt::format("{}.{}", path, part);
+  }
+};
+
 class Walk {
  public:
   explicit Walk(Leaves* leaves) : leaves_(*leaves) {}
 
   void Run(const Value& root) {
     if (root.is_mapping()) NoteKeys(root.mapping());
-    pending_.emplace_back(root, "");
-    while (!pending_.empty() && leaves_.others.size() < kMostOthers) {
-      const auto [value, path] = std::move(pending_.back());
+    pending_.push_back({root, "", ""});
+    while (!pending_.empty()) {
+      const Place place = std::move(pending_.back());
       pending_.pop_back();
-      Visit(value, path);
+      Visit(place);
+    }
+    if (left_ > 0) {
+      leaves_.others.push_back(
+          {"...", fmt::format("{} more, which are not listed", left_)});
     }
   }
 
@@ -70,77 +96,83 @@ class Walk {
     }
   }
 
-  static std::string Child(const std::string& path, std::string_view part) {
-    return path.empty() ? std::string(part) : fmt::format("{}.{}", path, part);
-  }
-  static std::string PartOf(const Value& key) {
-    switch (key.kind()) {
-      case Kind::kString:
-        return Escape(key.text());
-      case Kind::kInt:
-        return fmt::format("{}", key.integer());
-      case Kind::kBool:
-        return key.boolean() ? "True" : "False";
-      default:
-        return fmt::format("({})", KindName(key));
-    }
-  }
-
   void Other(const std::string& path, std::string why) {
+    if (leaves_.others.size() >= kMostOthers) {
+      ++left_;
+      return;
+    }
     leaves_.others.push_back(
         {path.empty() ? "the object" : path, std::move(why)});
   }
 
-  void Visit(const Value& value, const std::string& path) {
-    if (value.is_mapping()) return VisitItems(value, path);
+  void Visit(const Place& place) {
+    const Value& value = place.value;
+    if (value.is_mapping()) return VisitItems(place);
     if (value.is(Kind::kList) || value.is(Kind::kTuple)) {
       if (!visited_.insert(value.identity()).second) return;
       const auto items = value.sequence().items();
       for (size_t i = items.size(); i-- > 0;) {
-        pending_.emplace_back(items[i], Child(path, fmt::format("{}", i)));
+        const std::string number = fmt::format("{}", i);
+        pending_.push_back(place.Child(items[i], number, number));
       }
       return;
     }
-    if (value.is(Kind::kObject)) return VisitObject(value.object(), path);
+    if (value.is(Kind::kObject)) return VisitObject(place);
     if (value.is(Kind::kPersistent)) return;  // A storage counts as a tensor.
-    Other(path, fmt::format("{}, which is no tensor", KindName(value)));
+    Other(place.path, fmt::format("{}, which is no tensor", KindName(value)));
   }
 
-  void VisitItems(const Value& value, const std::string& path) {
-    if (!visited_.insert(value.identity()).second) return;
-    const auto items = value.mapping().items();
+  void VisitItems(const Place& place) {
+    if (!visited_.insert(place.value.identity()).second) return;
+    const auto items = place.value.mapping().items();
     for (size_t i = items.size(); i-- > 0;) {
-      pending_.emplace_back(items[i].value, Child(path, PartOf(items[i].key)));
+      pending_.push_back(place.Child(items[i].value, items[i].key));
     }
     for (const MappingItem& item : items) {
-      if (item.key.is(Kind::kString)) continue;
+      if (item.key.is(Kind::kString) || item.key.is(Kind::kRawString)) continue;
       Other(
-          Child(path, PartOf(item.key)),
+          place.Child(item.value, item.key).path,
           fmt::format("its key is {}, which became text", KindName(item.key)));
     }
   }
 
-  void VisitObject(const Object& object, const std::string& path) {
-    if (object.tensor != Object::kNoTensor || object.callable == nullptr) {
+  void VisitObject(const Place& place) {
+    const Object& object = place.value.object();
+    if (object.callable == nullptr) {
       if (object.tensor == Object::kNoTensor) {
-        Other(path, "an object that is no tensor");
+        Other(place.path, "an object that is no tensor");
       }
       return;
     }
     const Global& callable = *object.callable;
+    const std::span<const Value> args = object.args.is(Kind::kTuple)
+                                            ? object.args.sequence().items()
+                                            : std::span<const Value>();
+    if (object.tensor != Object::kNoTensor) {
+      if (callable.name == "_rebuild_qtensor" && args.size() > 4) {
+        leaves_.quantizers.emplace(object.tensor, args[4]);
+      }
+      return;
+    }
     if (callable.name == "_rebuild_sparse_tensor" ||
         callable.name == "_rebuild_nested_tensor") {
-      leaves_.composed.insert(path);
+      leaves_.composed.insert(place.path);
+      leaves_.composed.insert(place.escaped);
+      return;
+    }
+    if (callable.name.starts_with("_rebuild_parameter") && !args.empty()) {
+      pending_.push_back({args[0], place.path, place.escaped});
       return;
     }
     if (callable.name.starts_with("_rebuild_")) return;
-    Other(path,
+    Other(place.path,
           fmt::format("an object of {}.{}", callable.module, callable.name));
   }
 
   Leaves& leaves_;
-  std::vector<std::pair<Value, std::string>> pending_;
+  std::vector<Place> pending_;
   std::unordered_set<const void*> visited_;
+  uint64_t left_ = 0;  // Number of values past kMostOthers.
 };
 
 }  // namespace

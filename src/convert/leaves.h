@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,13 +14,17 @@
 #include "haulway/convert.h"
 #include "haulway/index.h"
 #include "haulway/status.h"
+#include "haulway/tree.h"
 
 namespace haulway::convert {
 
 struct Leaves {
   std::vector<LeftOut> others;  // Numbers, text and objects, by path.
   // Paths of tensors that consist of several tensors: sparse and nested ones.
+  // Each as names have it with and without escaped dots.
   std::set<std::string, std::less<>> composed;
+  // By row of tensors, the scheme and scales of each quantized one: a tuple.
+  std::map<uint32_t, Value> quantizers;
   // Name and key of each tensor in the outermost dict whose name is not its
   // key.
   std::vector<std::pair<std::string, std::string>> keys;

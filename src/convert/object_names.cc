@@ -10,36 +10,53 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "torch/torch_tensors.h"
 
 namespace haulway::convert {
 
 namespace {
 
+// A container, and the names of what it holds without their last part: empty,
+// or with a dot at the end.
+struct Place {
+  Value value;
+  std::string path;
+  std::string escaped;
+};
+
 class Walk {
  public:
-  Walk(const NameEdits& edits, TreeArena* arena)
+  Walk(const CheckpointIndex& index, const NameEdits& edits, TreeArena* arena)
       : renamed_(edits.rename.begin(), edits.rename.end()),
         dropped_(edits.drop.begin(), edits.drop.end()),
-        arena_(*arena) {}
+        arena_(*arena) {
+    for (const Entry& entry : index.entries) names_.insert(entry.name);
+  }
 
   Status Run(const Value& root) {
-    pending_.emplace_back(root, "");
+    pending_.push_back({root, "", ""});
     while (!pending_.empty()) {
-      const auto [value, path] = std::move(pending_.back());
+      const Place place = std::move(pending_.back());
       pending_.pop_back();
+      const Value& value = place.value;
       if (!value.is_mapping() && !value.is(Kind::kList) &&
           !value.is(Kind::kTuple)) {
         continue;
       }
+      // A container's first path is in the names, so visit in their order.
       if (!visited_.insert(value.identity()).second) continue;
+      const size_t first = pending_.size();
       if (value.is_mapping()) {
-        HAULWAY_TRY(Visit(value, path));
-        continue;
+        HAULWAY_TRY(Visit(value, place));
+      } else {
+        const auto items = value.sequence().items();
+        for (size_t i = 0; i < items.size(); ++i) {
+          pending_.push_back({items[i], fmt::format("{}{}.", place.path, i),
+                              fmt::format("{}{}.", place.escaped, i)});
+        }
       }
-      const auto items = value.sequence().items();
-      for (size_t i = 0; i < items.size(); ++i) {
-        pending_.emplace_back(items[i], fmt::format("{}{}.", path, i));
-      }
+      std::reverse(pending_.begin() + static_cast<ptrdiff_t>(first),
+                   pending_.end());
     }
     for (const auto& [name, to] : renamed_) HAULWAY_TRY(CheckMet(name));
     for (const std::string& name : dropped_) HAULWAY_TRY(CheckMet(name));
@@ -56,24 +73,39 @@ class Walk {
         .In(Quote(name));
   }
 
-  // Visits a dict. `path` ends in a dot, or is empty.
-  Status Visit(const Value& value, const std::string& path) {
+  static bool IsTensor(const Value& value) {
+    if (!value.is(Kind::kObject)) return value.is(Kind::kPersistent);
+    const Object& object = value.object();
+    // A parameter is an object that wraps a tensor.
+    return object.tensor != Object::kNoTensor ||
+           (object.callable != nullptr &&
+            object.callable->name.starts_with("_rebuild_"));
+  }
+  static bool IsText(const Value& key) {
+    return key.is(Kind::kString) || key.is(Kind::kRawString);
+  }
+
+  // Visits a dict.
+  Status Visit(const Value& value, const Place& place) {
     const Mapping& old = value.mapping();
     std::vector<MappingItem> items;
     std::set<std::string_view> keys;
     bool is_edited = false;
     for (const MappingItem& item : old.items()) {
-      if (!item.key.is(Kind::kString)) {
-        items.push_back(item);
-        continue;
-      }
+      const std::string shown =
+          place.path + torch::NamePart(item.key, /*escaped=*/false);
+      const std::string escaped =
+          place.escaped + torch::NamePart(item.key, /*escaped=*/true);
+      // The escaped form is used where two names would be equal.
+      const bool is_escaped = names_.contains(escaped);
+      std::string name = is_escaped ? escaped : shown;
       // The outermost keys are names without escapes.
-      const std::string shown = path + Escape(item.key.text());
-      const std::string name =
-          path.empty() ? std::string(item.key.text()) : shown;
-      pending_.emplace_back(item.value, shown + ".");
-      const bool is_tensor = item.value.is(Kind::kObject) &&
-                             item.value.object().tensor != Object::kNoTensor;
+      if (place.path.empty() && item.key.is(Kind::kString) &&
+          name == Escape(item.key.text())) {
+        name = item.key.text();
+      }
+      pending_.push_back({item.value, shown + ".", escaped + "."});
+      const bool is_tensor = IsTensor(item.value);
       MappingItem kept = item;
       if (is_tensor && dropped_.contains(name)) {
         met_.insert(name);
@@ -82,16 +114,24 @@ class Walk {
       }
       const auto renamed = renamed_.find(name);
       if (is_tensor && renamed != renamed_.end()) {
+        if (!IsText(item.key)) {
+          return Status(Code::kUnsupported,
+                        "the tensor's key is not text, so that it cannot "
+                        "change")
+              .In(Quote(name));
+        }
         met_.insert(name);
         is_edited = true;
-        HAULWAY_ASSIGN(const std::string_view key,
-                       KeyOf(renamed->second, path));
+        HAULWAY_ASSIGN(
+            const std::string_view key,
+            KeyOf(renamed->second, is_escaped ? place.escaped : place.path));
         kept.key = Value::Text(Kind::kString, arena_.Copy(key));
       }
-      if (!keys.insert(kept.key.text()).second) {
-        return Status(Code::kInvalidArgument,
-                      fmt::format("two tensors would be named {}",
-                                  Quote(path + std::string(kept.key.text()))));
+      if (IsText(kept.key) && !keys.insert(kept.key.text()).second) {
+        return Status(
+            Code::kInvalidArgument,
+            fmt::format("two tensors would be named {}",
+                        Quote(place.path + std::string(kept.key.text()))));
       }
       items.push_back(kept);
     }
@@ -121,7 +161,8 @@ class Walk {
   const std::set<std::string, std::less<>> dropped_;
   TreeArena& arena_;
   std::set<std::string, std::less<>> met_;
-  std::vector<std::pair<Value, std::string>> pending_;
+  std::unordered_set<std::string_view> names_;  // Those of the entries.
+  std::vector<Place> pending_;
   std::unordered_set<const void*> visited_;
   std::unordered_map<const void*, Value> edited_;
 };
@@ -130,7 +171,7 @@ class Walk {
 
 Result<std::unordered_map<const void*, Value>> EditedDicts(
     const CheckpointIndex& index, const NameEdits& edits, TreeArena* arena) {
-  Walk walk(edits, arena);
+  Walk walk(index, edits, arena);
   HAULWAY_TRY(walk.Run(index.root));
   return walk.take();
 }

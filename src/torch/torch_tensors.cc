@@ -101,7 +101,7 @@ class Paths {
     if (parent.empty() && key.is(Kind::kString) && IsPlain(key.text())) {
       return key.text();
     }
-    return Join(parent, Component(key));
+    return Join(parent, NamePart(key, escaped_));
   }
   std::string_view Child(std::string_view parent, uint64_t index) const {
     return Join(parent, fmt::format("{}", index));
@@ -120,35 +120,6 @@ class Paths {
       if (!IsPlainByte(c) || (escaped_ && c == '.')) return false;
     }
     return !text.empty();
-  }
-  std::string Component(const Value& key) const {
-    const char also = escaped_ ? '.' : char{0};
-    switch (key.kind()) {
-      case Kind::kString:
-      case Kind::kRawString:
-        return Escape(key.text(), also);
-      case Kind::kInt:
-        return fmt::format("{}{}", escaped_ ? "\\" : "", key.integer());
-      case Kind::kBool:
-        return escaped_ ? fmt::format("\\{}", key.boolean())
-                        : fmt::format("{}", key.boolean());
-      case Kind::kFloat:
-        return fmt::format("\\{}", key.real());
-      case Kind::kNone:
-        return "\\None";
-      case Kind::kBytes:
-        return fmt::format("\\b{}", Escape(key.text(), '.'));
-      case Kind::kTuple: {
-        std::string text = "\\(";
-        for (const Value& item : key.sequence().items()) {
-          text += item.is(Kind::kTuple) ? "..." : Component(item);
-          text += ',';
-        }
-        return text + ')';
-      }
-      default:
-        return "\\key";
-    }
   }
   std::string_view Join(std::string_view parent,
                         std::string_view component) const {
@@ -730,6 +701,35 @@ class Resolver {
 };
 
 }  // namespace
+
+std::string NamePart(const Value& key, bool escaped) {
+  const char also = escaped ? '.' : char{0};
+  switch (key.kind()) {
+    case Kind::kString:
+    case Kind::kRawString:
+      return Escape(key.text(), also);
+    case Kind::kInt:
+      return fmt::format("{}{}", escaped ? "\\" : "", key.integer());
+    case Kind::kBool:
+      return fmt::format("{}{}", escaped ? "\\" : "", key.boolean());
+    case Kind::kFloat:
+      return fmt::format("\\{}", key.real());
+    case Kind::kNone:
+      return "\\None";
+    case Kind::kBytes:
+      return fmt::format("\\b{}", Escape(key.text(), '.'));
+    case Kind::kTuple: {
+      std::string text = "\\(";
+      for (const Value& item : key.sequence().items()) {
+        text += item.is(Kind::kTuple) ? "..." : NamePart(item, escaped);
+        text += ',';
+      }
+      return text + ')';
+    }
+    default:
+      return "\\key";
+  }
+}
 
 Status ResolveTensors(const ParseLimits& limits, const TreeBudget& most,
                       const StorageResolver& resolve, TreeArena* arena,

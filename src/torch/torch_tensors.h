@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "haulway/index.h"
 #include "haulway/options.h"
@@ -25,6 +26,10 @@ struct StorageUse {
 // Returns the storage of a persistent id; adds it if it is new.
 using StorageResolver =
     std::function<Result<StorageUse>(const Value& persistent_id)>;
+
+// Returns the part of a tensor's name that a key of a dict becomes. Different
+// keys may become the same part, unless `escaped`.
+std::string NamePart(const Value& key, bool escaped);
 
 // Walks the tree at index->root: resolves every persistent id to a storage and
 // every dense, quantized or meta tensor to a row of index->tensors, checks

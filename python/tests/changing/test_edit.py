@@ -561,3 +561,101 @@ def test_what_is_for_segments_is_refused_elsewhere(path, options):
     with pytest.raises(haulway.UnsupportedError,
                        match="are for tensorizer files in segments: .*; of "):
         haulway.edit(path, **options)
+
+
+def optimizer(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    adam = torch.optim.Adam(model.parameters())
+    model(torch.ones(3)).sum().backward()
+    adam.step()
+    path = tmp_path / "x.pt"
+    torch.save({"model": model.state_dict(), "optimizer": adam.state_dict(),
+                "epoch": 3}, path)
+    return path
+
+
+def test_tensors_below_numbers(tmp_path, run):
+    """An optimizer's state is a dict by number."""
+    path = optimizer(tmp_path)
+    before = torch.load(path)
+    old, new = "optimizer.state.0.exp_avg", "optimizer.state.0.average"
+    done = haulway.edit(path, rename={old: new})
+    names = haulway.open(path).keys()
+    assert done["tensors"] == len(names)
+    assert new in names and old not in names
+    found = torch.load(path)
+    assert list(found["optimizer"]["state"]) == [0, 1]
+    assert torch.equal(found["optimizer"]["state"][0]["average"],
+                       before["optimizer"]["state"][0]["exp_avg"])
+    run("edit", path, "--drop", "optimizer.*")
+    found = torch.load(path)
+    assert found["optimizer"]["state"] == {0: {}, 1: {}}
+    assert (found["optimizer"]["param_groups"]
+            == before["optimizer"]["param_groups"])
+    assert sorted(haulway.open(path).keys()) == ["model.bias", "model.weight"]
+
+
+def test_tensors_with_a_number_as_key(tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save({"n": {0: torch.ones(1), "0": torch.zeros(1), 2: torch.ones(3)}},
+               path)
+    assert sorted(haulway.open(path).keys()) == ["n.0", "n.2", "n.\\0"]
+    with pytest.raises(haulway.UnsupportedError, match="key is not text"):
+        haulway.edit(path, rename={"n.2": "n.3"})
+    assert haulway.edit(path, drop="n.\\0", rename={"n.0": "n.1"})["tensors"] == 2
+    found = torch.load(path)["n"]
+    assert list(found) == ["1", 2] and torch.equal(found["1"], torch.zeros(1))
+
+
+def test_a_dict_with_two_places_has_the_names_of_the_first(tmp_path):
+    path = tmp_path / "x.pt"
+    inner = {"w": torch.ones(2)}
+    torch.save({"a": inner, "b": inner}, path)
+    assert list(haulway.open(path).keys()) == ["a.w"]
+    haulway.edit(path, rename={"a.w": "a.v"})
+    found = torch.load(path)
+    assert list(found["a"]) == ["v"] and found["a"] is found["b"]
+
+
+def test_parameters_are_tensors(tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save({"p": torch.nn.Parameter(torch.ones(2)), "q": torch.zeros(1),
+                "n": {"r": torch.nn.Parameter(torch.ones(3))}}, path)
+    haulway.edit(path, rename={"p": "s"}, drop="n.r")
+    found = torch.load(path)
+    assert list(found) == ["s", "q", "n"] and found["n"] == {}
+    assert isinstance(found["s"], torch.nn.Parameter)
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--rename", "a=x", "--rename", "a=y"], "'a' is renamed twice"),
+    (["--drop", "*", "--rename", "a=x"], "'a' is dropped and renamed"),
+    (["--drop", "a", "--replace", "a=a.npy"], "'a' is dropped and replaced"),
+    (["--replace", "a=a.npy", "--replace", "a=a.npy"], "'a' is replaced twice"),
+    (["--set", "k=1", "--set", "k=2"], "'k' is set twice"),
+    (["--set", "k=1", "--unset", "k"], "'k' is unset and set"),
+])
+def test_changes_that_contradict_each_other(path, run, words, said):
+    numpy.save(path.parent / "a.npy", numpy.zeros(3, dtype=numpy.float32))
+    before = path.read_bytes()
+    assert said in run("edit", path, *words, code=2).stderr
+    assert said in run("edit", path, *words, "--dry-run", code=2).stderr
+    assert path.read_bytes() == before
+
+
+def test_a_cast_of_what_is_dropped_is_no_step(path, run):
+    done = run("edit", path, "--drop", "a", "--set-dtype", "*=f16", "--json")
+    assert json.loads(done.stdout)["steps"] == [
+        "drop 'a': F32 [2, 3]", "cast 'c.d' from F32 to F16"]
+
+
+def test_the_new_file_has_no_misleading_name(path, tmp_path):
+    other = "y.npz" if path.suffix == ".pt" else "y.pt"
+    with pytest.raises(haulway.UnsupportedError, match="suffix of"):
+        haulway.edit(path, rename={"a": "z"}, out=tmp_path / other)
+    with pytest.raises(haulway.UnsupportedError, match="not a local file"):
+        haulway.edit(path, rename={"a": "z"}, out="s3://bucket/y" + path.suffix)
+    assert os.listdir(tmp_path) == [path.name]
+    out = tmp_path / f"y{path.suffix}"
+    haulway.edit(path, rename={"a": "z"}, out=f"file://{out}")
+    assert sorted(haulway.load(out)) == ["b", "c.d", "z"]
