@@ -5,6 +5,8 @@
 
 #include <cctype>
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "command.h"
@@ -79,7 +81,12 @@ void FieldOption::Add(std::optional<uint64_t>* value) const {
 }
 
 void FieldOption::Add(double* value) const {
-  app_.add_option(name_, *value, About(""))->check(CLI::NonNegativeNumber);
+  app_.add_option(name_, *value, About(""))
+      ->check(CLI::NonNegativeNumber)
+      ->check([](const std::string& text) {
+        const bool is_nan = std::isnan(std::strtod(text.c_str(), nullptr));
+        return is_nan ? text + " is no number" : std::string();
+      });
 }
 
 void FieldOption::Add(std::chrono::milliseconds* value) const {

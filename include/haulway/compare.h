@@ -74,7 +74,7 @@ constexpr const auto& FieldsOf(const DiffOptions&) { return kDiffOptionFields; }
 enum class Difference : uint8_t {
   kShape,  // The dtype may differ as well.
   kDType,
-  kBytes,  // Also if only one of them is a meta tensor.
+  kBytes,  // Also if only one is a meta tensor, or the quantizers differ.
 };
 
 // "shape", "dtype", "bytes".
@@ -180,9 +180,9 @@ constexpr const auto& FieldsOf(const DiffReport&) { return kDiffReportFields; }
 // Compares the tensors of `a` and `b` by name. Metadata, and values in the
 // objects that are not tensors, are not compared. The tensor of an npy file has
 // no name and is compared with the only tensor of the other file. Fails with
-// kMismatch if a checksum differs, kUnsupported for conjugated tensors of a
-// dtype that cannot be resolved, kCancelled if `cancel` is set, otherwise as
-// reading does.
+// kInvalidArgument for a tolerance that is negative or NaN, kMismatch if a
+// checksum differs, kUnsupported for conjugated tensors of a dtype that cannot
+// be resolved, kCancelled if `cancel` is set, otherwise as reading does.
 HAULWAY_EXPORT Result<DiffReport> Diff(const Checkpoint& a, const Checkpoint& b,
                                        const DiffOptions& options = {});
 

@@ -30,6 +30,7 @@
 #include "convert/numbers.h"
 #include "convert/tensor_source.h"
 #include "haulway/compare.h"
+#include "haulway/tree.h"
 
 namespace haulway {
 
@@ -77,6 +78,25 @@ struct Memory {
   std::unique_ptr<double[]> a_numbers, b_numbers;
 };
 
+// Returns whether two quantizers have the same scheme, scale, zero point and
+// axis. Scales and zero points per channel are tensors with names of their own.
+bool IsSame(const Value& a, const Value& b) {
+  return std::ranges::equal(a.sequence().items(), b.sequence().items(),
+                            [](const Value& x, const Value& y) {
+                              if (x.kind() != y.kind()) return false;
+                              switch (x.kind()) {
+                                case Kind::kGlobal:
+                                  return x.global().name == y.global().name;
+                                case Kind::kFloat:
+                                  return x.real() == y.real();
+                                case Kind::kInt:
+                                  return x.integer() == y.integer();
+                                default:
+                                  return true;
+                              }
+                            });
+}
+
 class Comparison {
  public:
   Comparison(const Checkpoint& a, const Checkpoint& b,
@@ -117,6 +137,8 @@ class Comparison {
   Status Match() {
     a_names_ = NamesOf(a_);
     b_names_ = NamesOf(b_);
+    a_quantizers_ = convert::FindLeaves(a_.index()).quantizers;
+    b_quantizers_ = convert::FindLeaves(b_.index()).quantizers;
     const bool is_array =
         a_.index().format == Format::kNpy || b_.index().format == Format::kNpy;
     if (is_array && a_names_.size() == 1 && b_names_.size() == 1) {
@@ -149,6 +171,9 @@ class Comparison {
     if (x.dtype != y.dtype && !(options_.ignore_dtype && has_numbers)) {
       return Note(name, Difference::kDType, x, y);
     }
+    if (!HaveSameQuantizer(a, b)) {
+      return Note(name, Difference::kBytes, x, y);
+    }
     const bool a_is_meta = x.kind == TensorKind::kMeta;
     if (a_is_meta != (y.kind == TensorKind::kMeta)) {
       return Note(name, Difference::kBytes, x, y);
@@ -173,6 +198,15 @@ class Comparison {
     report_.compared_bytes += x.nbytes + y.nbytes;
     pairs_.push_back(std::move(pair));
     return Status();
+  }
+
+  bool HaveSameQuantizer(uint32_t a, uint32_t b) const {
+    const auto x = a_quantizers_.find(a);
+    const auto y = b_quantizers_.find(b);
+    if (x == a_quantizers_.end() || y == b_quantizers_.end()) {
+      return x == a_quantizers_.end() && y == b_quantizers_.end();
+    }
+    return IsSame(x->second, y->second);
   }
 
   Status Note(std::string_view name, Difference what, const TensorInfo& a,
@@ -474,6 +508,7 @@ class Comparison {
   int threads_ = 1;
   convert::SourceOptions source_;
   Names a_names_, b_names_;
+  std::map<uint32_t, Value> a_quantizers_, b_quantizers_;  // By row.
   std::vector<Pair> pairs_;
   DiffReport report_;
   // Guards the following members and the mutable members of pairs.
@@ -499,6 +534,13 @@ std::string_view Name(Difference difference) {
 
 Result<DiffReport> Diff(const Checkpoint& a, const Checkpoint& b,
                         const DiffOptions& options) {
+  // No difference is larger than a tolerance that is NaN.
+  for (const double tolerance : {options.absolute, options.relative}) {
+    if (tolerance >= 0) continue;
+    return Status(Code::kInvalidArgument,
+                  fmt::format("tolerance is {}: expected a number of 0 or more",
+                              tolerance));
+  }
   return OrNoMemory([&] { return Comparison(a, b, options).Run(); });
 }
 

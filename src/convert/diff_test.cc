@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -48,6 +49,19 @@ class TwoFiles : public ::testing::Test {
  private:
   std::string folder_;
 };
+
+TEST_F(TwoFiles, AToleranceIsANumber) {
+  const auto a = Make("a.safetensors", {{"x", {1}}});
+  const auto b = Make("b.safetensors", {{"x", {2}}});
+  for (const double wrong : {std::nan(""), -1.0}) {
+    for (const DiffOptions& options :
+         {DiffOptions{.absolute = wrong}, DiffOptions{.relative = wrong}}) {
+      const auto report = Diff(*a, *b, options);
+      EXPECT_EQ(report.status().code(), Code::kInvalidArgument);
+      EXPECT_THAT(report.status().message(), HasSubstr("tolerance is"));
+    }
+  }
+}
 
 TEST_F(TwoFiles, DifferByNameAndNumber) {
   const auto a = Make("a.safetensors", {{"x", {1, 2}}, {"y", {1}}});

@@ -272,3 +272,42 @@ def test_what_differs_is_let_go_of_again(tmp_path):
     # reserve, 136 MiB; all arrays would take 640 MiB.
     diff_within(tmp_path, 352, "a.npz", "b.npz",
                 "assert len(report.changed) == 10, report")
+
+
+@pytest.mark.parametrize("option", ["--atol", "--rtol"])
+@pytest.mark.parametrize("value", ["nan", "-nan", "NAN", "-1"])
+def test_a_tolerance_is_a_number(option, value, run, tmp_path):
+    """With NaN, no difference would be too large."""
+    haulway.save({"w": torch.ones(3)}, tmp_path / "a.safetensors")
+    haulway.save({"w": torch.zeros(3)}, tmp_path / "b.safetensors")
+    run("diff", "a.safetensors", "b.safetensors", f"{option}={value}", code=4)
+    run("diff", "a.safetensors", "b.safetensors", f"{option}=0.5", code=1)
+    run("diff", "a.safetensors", "b.safetensors", "--atol", "1", code=0)
+
+
+def quantized(scale=0.5, point=1, dtype=torch.qint8):
+    return torch.quantize_per_tensor(torch.arange(4.0) * scale, scale, point, dtype)
+
+
+def test_the_scale_of_a_quantized_tensor_is_compared(tmp_path):
+    same = {"q": quantized(), "w": torch.ones(1)}
+    torch.save(same, tmp_path / "a.pt")
+    torch.save(same, tmp_path / "b.pt")
+    assert haulway.diff(tmp_path / "a.pt", tmp_path / "b.pt")
+    others = {"scale": quantized(0.25), "dtype": quantized(0.5, 1, torch.qint32)}
+    assert torch.equal(others["scale"].int_repr(), same["q"].int_repr())
+    for what, other in others.items():
+        torch.save({**same, "q": other}, tmp_path / "b.pt")
+        report = haulway.diff(tmp_path / "a.pt", tmp_path / "b.pt")
+        assert not report and report.same == 1
+        assert [(one.name, one.what) for one in report.changed] == [
+            ("q", "bytes" if what == "scale" else "dtype")]
+    per_channel = [
+        torch.quantize_per_channel(torch.ones(2, 2), torch.tensor([0.5, 0.5]),
+                                   torch.tensor([0, 0]), axis, torch.qint8)
+        for axis in (0, 1)
+    ]
+    for name, tensor in zip("ab", per_channel):
+        torch.save({"q": tensor}, tmp_path / f"{name}.pt")
+    report = haulway.diff(tmp_path / "a.pt", tmp_path / "b.pt")
+    assert [(one.name, one.what) for one in report.changed] == [("q", "bytes")]
