@@ -105,6 +105,10 @@ void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
                    : fmt::format("; {} digests agree", report.proof.size()));
   }
   std::vector<std::string> notes;
+  for (const std::string& path : report.removed) {
+    notes.push_back(fmt::format("removed {}: a file of an older checkpoint",
+                                Escape(ShownName(path))));
+  }
   for (const TieNote& tie : report.ties) {
     notes.push_back(fmt::format("{} {}: it shares memory with {}",
                                 tie.dropped ? "dropped" : "copied",

@@ -23,7 +23,7 @@ namespace haulway {
 // and for an invalid file:// URI.
 HAULWAY_EXPORT std::optional<std::string> LocalPath(std::string_view name);
 // Returns whether names like `name` can be folders that files are written to:
-// true for paths, file:// and s3://, false for other and unknown schemes.
+// true for paths, file:// and s3://, false for other schemes and for "-".
 HAULWAY_EXPORT bool HasFolders(std::string_view name);
 
 // FolderFiles tells which files are checkpoints, and which are parts of a

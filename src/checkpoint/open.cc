@@ -387,6 +387,7 @@ std::optional<std::string> LocalPath(std::string_view name) {
 }
 
 bool HasFolders(std::string_view name) {
+  if (name == kStream) return false;
   const auto scheme = FindScheme(name);
   return scheme.ok() && (*scheme == nullptr || (*scheme)->list != nullptr);
 }

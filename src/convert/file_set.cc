@@ -154,10 +154,8 @@ FileSet::FileSet(std::string path, FileSetOptions options)
 FileSet::~FileSet() = default;
 
 Status FileSet::Write(TensorsToWrite all) {
-  const bool is_directory = options_.format == Format::kTorchDcp;
-  if (is_directory) {
-    HAULWAY_TRY(SettleTensors(EntryOf(options_.format), options_.save, &all));
-  }
+  // Names must differ in all files together.
+  HAULWAY_TRY(SettleTensors(EntryOf(options_.format), options_.save, &all));
   std::vector<ShardItem> items;
   items.reserve(all.tensors.size());
   std::vector<std::string> names;
@@ -178,14 +176,21 @@ Status FileSet::Write(TensorsToWrite all) {
   } else {
     split = SplitIntoShards(items, options_.shard_bytes);
   }
-  return is_directory ? WriteDirectory(std::move(all), split)
-                      : WriteShards(std::move(all), split, items);
+  return options_.format == Format::kTorchDcp
+             ? WriteDirectory(std::move(all), split)
+             : WriteShards(std::move(all), split, items);
 }
 
 Status FileSet::WriteShards(TensorsToWrite all, const Split& split,
                             std::span<const ShardItem> items) {
   const size_t count = split.shards.size();
   const PlaceFunctions* place = EntryOf(options_.format).place;
+  if (count > 1 && !HasFolders(path_)) {
+    return Status(Code::kUnsupported,
+                  fmt::format("{} cannot be {} files: expected a path or an "
+                              "s3:// name, or no maximum size of a file",
+                              Quote(ShownName(path_)), count));
+  }
   for (size_t s = 0; s < count; ++s) {
     TensorsToWrite part =
         count == 1 ? std::move(all) : PartOf(all, split.shards[s]);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -12,6 +13,30 @@
 #include "io/file_system.h"
 
 namespace haulway::convert {
+
+namespace {
+
+template <class T>
+constexpr char kKindOf = std::is_same_v<T, uint64_t>  ? 'i'
+                         : std::is_same_v<T, int64_t> ? 'i'
+                         : std::is_same_v<T, bool>    ? 'b'
+                         : std::is_same_v<T, double>  ? 'f'
+                                                      : 's';
+
+// Returns the kind of a value, which is the same for integers with and without
+// a sign, and whether it is an array.
+std::pair<char, bool> KindOf(const FactValue& value) {
+  const auto* const array = std::get_if<FactArray>(&value);
+  if (array == nullptr) {
+    return {std::visit([]<class T>(const T&) { return kKindOf<T>; }, value),
+            false};
+  }
+  return {std::visit([]<class T>(const std::vector<T>&) { return kKindOf<T>; },
+                     *array),
+          true};
+}
+
+}  // namespace
 
 Result<FactValue> ValueLike(const FactValue& old, std::string_view text) {
   const char* const end = text.data() + text.size();
@@ -56,7 +81,11 @@ Status CopyMetadata(const CheckpointIndex& index, Format to,
     }
     const auto* const text = std::get_if<std::string>(&fact.value);
     if (!can.values || text == nullptr) {
+      const std::string_view type = at->type;
+      const bool keeps_type =
+          fact.type.empty() && KindOf(at->value) == KindOf(fact.value);
       *at = fact;
+      if (keeps_type) at->type = type;
       continue;
     }
     auto value = ValueLike(at->value, *text);

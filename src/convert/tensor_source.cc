@@ -179,11 +179,13 @@ class BlockSource : public ByteSource {
  public:
   // `slices` of the request apply to the dimensions of `shape`.
   BlockSource(const Checkpoint& from, TensorRequest request,
-              std::vector<int64_t> shape, DType to, Signs signs,
+              std::vector<int64_t> shape, DType dtype, DType to, Signs signs,
               uint64_t block_bytes, const SourceOptions& options)
       : from_(from),
         request_(std::move(request)),
         shape_(std::move(shape)),
+        // Not every dtype can be negated after a cast to it.
+        loaded_(signs.any() ? dtype : to),
         to_(to),
         signs_(signs),
         options_(options),
@@ -274,7 +276,7 @@ class BlockSource : public ByteSource {
     Block block;
     uint64_t length = bytes_;
     TensorRequest request = request_;
-    request.dtype = to_;
+    request.dtype = loaded_;
     if (!is_whole_) {
       const uint64_t row = at / inner_;  // Row number over all of dim_.
       const uint64_t outer = row / Size(dim_);
@@ -298,7 +300,8 @@ class BlockSource : public ByteSource {
         request.slice[i] = {begin, end, 1};
       }
     }
-    HAULWAY_ASSIGN(block.bytes, AllocateBuffer(length));
+    const uint64_t count = length / ItemBytes(to_);
+    HAULWAY_ASSIGN(block.bytes, AllocateBuffer(count * ItemBytes(loaded_)));
     request.out = block.bytes.mutable_bytes();
     request.zeroed = true;
     LoadOptions load;
@@ -307,13 +310,19 @@ class BlockSource : public ByteSource {
     load.cancel = options_.cancel;
     load.memory_budget = options_.block_bytes;
     HAULWAY_TRY(LoadTensors(from_, std::span(&request, 1), load).status());
-    ResolveSigns(signs_, to_, block.bytes.mutable_bytes());
+    ResolveSigns(signs_, loaded_, block.bytes.mutable_bytes());
+    if (loaded_ == to_) return block;
+    const Buffer loaded = std::move(block.bytes);
+    HAULWAY_ASSIGN(block.bytes, AllocateBuffer(length));
+    CastElements(loaded.data(), loaded_, block.bytes.mutable_bytes().data(),
+                 to_, count);
     return block;
   }
 
   const Checkpoint& from_;
   const TensorRequest request_;
   const std::vector<int64_t> shape_;
+  const DType loaded_;  // Dtype of the elements while signs are resolved.
   const DType to_;
   const Signs signs_;
   const SourceOptions options_;
@@ -397,8 +406,8 @@ BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
   request.tensor = tensor;
   return BytesOf(std::make_shared<const BlockSource>(
       from, std::move(request),
-      std::vector<int64_t>(info.shape.begin(), info.shape.end()), to, signs,
-      BlockBytes(storage, options), options));
+      std::vector<int64_t>(info.shape.begin(), info.shape.end()), info.dtype,
+      to, signs, BlockBytes(storage, options), options));
 }
 
 BytesToWrite ElementsOfStorage(const Checkpoint& from, uint32_t storage,
@@ -420,7 +429,7 @@ BytesToWrite ElementsOfStorage(const Checkpoint& from, uint32_t storage,
   request.storage = StorageElements{storage, dtype};
   const auto all = static_cast<int64_t>(info.nbytes / ItemBytes(dtype));
   BytesToWrite bytes = BytesOf(std::make_shared<const BlockSource>(
-      from, std::move(request), std::vector<int64_t>{all}, to, Signs(),
+      from, std::move(request), std::vector<int64_t>{all}, dtype, to, Signs(),
       BlockBytes(info, options), options));
   bytes.source_offset = begin * ItemBytes(to);
   bytes.length = (end - begin) * ItemBytes(to);

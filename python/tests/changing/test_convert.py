@@ -626,6 +626,9 @@ def test_a_folder_gets_the_names_of_huggingface(tmp_path, run):
     same(state, safetensors.torch.load_file(model / "model.safetensors"))
     haulway.convert(source, model, "torch")
     same(state, torch.load(model / "pytorch_model.bin"))
+    done = run("convert", source, model, "--to", "safetensors", "--shard", "9000")
+    assert (f"removed {model}/model.safetensors: a file of an older checkpoint"
+            in done.stdout)
 
 
 def test_a_folder_with_the_source_or_without_a_format_is_refused(tmp_path, run):
@@ -643,3 +646,85 @@ def test_a_folder_with_the_source_or_without_a_format_is_refused(tmp_path, run):
         haulway.convert(tmp_path / "a.pt", f"{tmp_path}/new/")
     assert {path: path.read_bytes() for path in model.iterdir()} == before
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("target", ["b.pt", "b.safetensors", "b.npz"])
+def test_equal_names_in_different_shards(target, tmp_path):
+    torch.save({"a": torch.zeros(100), "b": torch.ones(100)}, tmp_path / "a.pt")
+    for shard in (None, 400):
+        with pytest.raises(haulway.InvalidArgumentError,
+                           match="two tensors are named 'x'"):
+            haulway.convert(tmp_path / "a.pt", tmp_path / target, shard=shard,
+                            rename={"^[ab]$": "x"})
+    assert os.listdir(tmp_path) == ["a.pt"]
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e4m3fnuz",
+                                   "float8_e5m2fnuz", "bfloat16"])
+def test_a_strided_negative_view_is_cast_after_it_is_negated(dtype, tmp_path):
+    numbers = torch.complex(torch.arange(4.0), torch.arange(4.0) - 1)
+    view = numbers.conj().imag
+    assert view.is_neg() and not view.is_contiguous()
+    torch.save({"v": view}, tmp_path / "a.pt")
+    haulway.convert(tmp_path / "a.pt", tmp_path / "b.safetensors", dtype=dtype)
+    found = haulway.load(tmp_path / "b.safetensors")["v"]
+    expected = view.resolve_neg().to(getattr(torch, dtype))
+    assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.parametrize("before", [
+    {}, {"losses": [0.5] * 100_100}, {"s.t.indices": torch.ones(1)},
+], ids=["alone", "after many numbers", "with an equal name"])
+@pytest.mark.parametrize("key", ["s", 1.5, (1, "b"), None])
+def test_no_part_of_a_sparse_tensor_is_written(key, before, tmp_path):
+    sparse = torch.eye(3).to_sparse()
+    torch.save({**before, key: {"t": sparse}, "w": torch.ones(2)},
+               tmp_path / "a.pt")
+    with pytest.raises(haulway.UnsupportedError, match="sparse"):
+        haulway.convert(tmp_path / "a.pt", tmp_path / "b.safetensors")
+    report = haulway.repair(tmp_path / "a.pt", tmp_path / "b.safetensors")
+    assert len(report.lost) == 2
+    assert all("sparse" in one.why for one in report.lost)
+
+
+
+def test_a_report_that_is_cut_says_so(tmp_path):
+    torch.save({"losses": [0.5] * 100_101, "w": torch.ones(2)}, tmp_path / "a.pt")
+    done = haulway.convert(tmp_path / "a.pt", tmp_path / "b.safetensors")
+    assert len(done.left_out) == 100_001
+    assert done.left_out[-1].why == "101 more, which are not listed"
+
+
+def test_metadata_of_gguf_keeps_its_type(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    writer.add_uint32("llama.context_length", 2048)
+    writer.add_float32("llama.scale", 0.5)
+    writer.add_key_value("ids", [1, 2], gguf.GGUFValueType.ARRAY,
+                         gguf.GGUFValueType.UINT16)
+    writer.add_tensor("w", numpy.ones(3, numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    haulway.convert(tmp_path / "a.gguf", tmp_path / "b.gguf", metadata={
+        "llama.context_length": 4096, "llama.scale": 0.1, "ids": [3]})
+    fields = gguf.GGUFReader(tmp_path / "b.gguf").fields
+    types = gguf.GGUFValueType
+    assert fields["llama.context_length"].types == [types.UINT32]
+    assert fields["llama.context_length"].contents() == 4096
+    assert fields["llama.scale"].types == [types.FLOAT32]
+    assert fields["ids"].types == [types.ARRAY, types.UINT16]
+    with pytest.raises(haulway.InvalidArgumentError, match="type 'u32'"):
+        haulway.convert(tmp_path / "a.gguf", tmp_path / "c.gguf",
+                        metadata={"llama.context_length": -1})
+
+
+def test_standard_output_is_one_file(run, tmp_path):
+    haulway.save({"a": torch.zeros(100), "b": torch.ones(100)},
+                 tmp_path / "a.safetensors")
+    done = run("convert", "a.safetensors", "-", "--to", "safetensors",
+               "--shard", "400", code=2)
+    assert "'-' cannot be 2 files" in done.stderr
+    done = run("convert", "a.safetensors", "-", "--to", "torch-dcp", code=2)
+    assert "'-' cannot be a directory" in done.stderr
+    assert os.listdir(tmp_path) == ["a.safetensors"]
