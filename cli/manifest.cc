@@ -45,7 +45,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
     made.cancel = &interrupted;
     HAULWAY_ASSIGN(const Manifest manifest, MakeManifest(*checkpoint, made));
     is_empty = !names.all() && manifest.empty();
-    if (!options.out.empty()) {
+    if (!options.out.empty() && !is_empty) {
       HAULWAY_TRY(WriteText(options.out, ManifestToJson(manifest) + "\n"));
     }
     if (options.json) {

@@ -109,6 +109,7 @@ def test_editing_says_which(path, run, options, words, said):
 
 @pytest.mark.parametrize("words", [
     ("ls",), ("ls", "--json"), ("load",), ("manifest",), ("plan-reads",),
+    ("manifest", "-o", "m.json"),
     ("diff", "m.safetensors"),
 ])
 def test_a_verb_that_chooses_no_tensor_says_so(words, run, tmp_path):
@@ -117,3 +118,4 @@ def test_a_verb_that_chooses_no_tensor_says_so(words, run, tmp_path):
     done = run(verb, "m.safetensors", *more, "--include", "b*", code=3)
     assert "no tensor is chosen" in done.stderr
     assert done.stderr.endswith("of m.safetensors\n")
+    assert os.listdir(tmp_path) == ["m.safetensors"]
