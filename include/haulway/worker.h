@@ -121,7 +121,8 @@ class HAULWAY_EXPORT ChannelReceiver {
   ~ChannelReceiver();
 
   // Returns the next message. Fails with kTimeout, with kUnavailable if the
-  // worker is gone and no message can come any more, and with kCorrupt.
+  // worker is gone and no message can come any more, with kCancelled if it was
+  // told to end by Abort(), and with kCorrupt.
   Result<Message> Receive(uint64_t timeout_ns);
   // Waits until one of `receivers` has a message, or its worker may be gone.
   // Returns true if one has a message.

@@ -29,6 +29,7 @@ class ChannelSender::State {
   // kUnavailable if the parent has ended.
   template <class Ready>
   Status WaitFor(const Ready& ready);
+  Status AwaitRoom(uint64_t bytes);
   Status Put(std::span<const std::byte> bytes);
   void Publish();
   // Also returns true while there is no peer to watch.
@@ -53,7 +54,7 @@ class ChannelReceiver::State {
   // Returns the number of bytes to read. Fails with kCorrupt if the worker's
   // count is impossible.
   Result<uint64_t> Waiting() const;
-  // Waits until there are `bytes` to read. Fails with kTimeout or kUnavailable.
+  // Waits until there are `bytes` to read. Fails as Receive() does.
   Status Await(uint64_t bytes, uint64_t timeout_ns);
   void Take(std::span<std::byte> out);
   void Publish();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -45,10 +46,11 @@ Status ChannelReceiver::State::Await(uint64_t bytes, uint64_t timeout_ns) {
   arena::ChannelHeader& header = channel->header;
   header.starving.store(1, std::memory_order_seq_cst);
   if (arena != nullptr) arena->Wake();
-  uint64_t left = timeout_ns;
+  const auto start = std::chrono::steady_clock::now();
+  uint64_t waited = 0;
   bool arrived = false;
   while (true) {
-    const uint64_t slice = std::min(left, arena::kLivenessNs);
+    const uint64_t slice = std::min(timeout_ns - waited, arena::kLivenessNs);
     arrived = arena::WaitOnBell(header.to_parent, spinner, slice, ready);
     if (arrived) break;
     if (!IsAlive(worker.get())) {
@@ -57,8 +59,19 @@ Status ChannelReceiver::State::Await(uint64_t bytes, uint64_t timeout_ns) {
       header.starving.store(0, std::memory_order_relaxed);
       return Status(Code::kUnavailable, "the worker process is gone");
     }
-    if (left <= slice) break;
-    left -= slice;
+    if (header.aborted.load(std::memory_order_acquire) != 0) {
+      header.starving.store(0, std::memory_order_relaxed);
+      return Status(Code::kCancelled, "the worker was told to end");
+    }
+    // By the clock: a signal ends a slice early.
+    waited = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::chrono::steady_clock::now() - start)
+            .count());
+    if (waited >= timeout_ns) break;
+    // Again: a WaitForAny() of another thread, whose caller has given it up,
+    // may have ended meanwhile.
+    header.starving.store(1, std::memory_order_seq_cst);
   }
   header.starving.store(0, std::memory_order_relaxed);
   if (!arrived) return Status(Code::kTimeout, "no message came");

@@ -46,19 +46,23 @@ void ChannelSender::State::Publish() {
   channel->header.to_parent.Ring();
 }
 
+Status ChannelSender::State::AwaitRoom(uint64_t bytes) {
+  Status corrupt;
+  HAULWAY_TRY(WaitFor([&] {
+    const Result<uint64_t> room = Room();
+    if (!room.ok()) corrupt = room.status();
+    return !room.ok() || *room >= bytes;
+  }));
+  return corrupt;
+}
+
 Status ChannelSender::State::Put(std::span<const std::byte> bytes) {
   const uint64_t ring_bytes = channel->facts.ring_bytes;
   while (!bytes.empty()) {
     HAULWAY_ASSIGN(uint64_t room, Room());
     if (room == 0) {
       Publish();
-      Status corrupt;
-      HAULWAY_TRY(WaitFor([&] {
-        const Result<uint64_t> now = Room();
-        if (!now.ok()) corrupt = now.status();
-        return !now.ok() || *now > 0;
-      }));
-      HAULWAY_TRY(std::move(corrupt));
+      HAULWAY_TRY(AwaitRoom(1));
       continue;
     }
     const uint64_t at = head % ring_bytes;
@@ -99,6 +103,9 @@ Result<bool> ChannelSender::Send(
   arena::MessageHeader message = {0, epoch, static_cast<uint16_t>(kind),
                                   arena::kMessageMark};
   for (const auto& part : parts) message.bytes += part.size();
+  // The receiver never sees a part of a header: it could neither take it nor
+  // know, once this process has been killed, that the rest will not come.
+  HAULWAY_TRY(state.AwaitRoom(sizeof(message)));
   HAULWAY_TRY(state.Put(
       std::as_bytes(std::span<const arena::MessageHeader>(&message, 1))));
   for (const auto& part : parts) HAULWAY_TRY(state.Put(part));

@@ -73,6 +73,50 @@ TEST(Channel, MessagesLongerThanTheRingStream) {
   worker.join();
 }
 
+// A sender that ends in the middle of sending leaves nothing that a receiver
+// could not take.
+TEST(Channel, HeadersAreNotCut) {
+  constexpr uint64_t kRing = 4096;
+  const pid_t ended = ::fork();
+  if (ended == 0) ::_exit(0);
+  const int peer = OpenPidFd(ended).value();
+  ASSERT_EQ(::waitpid(ended, nullptr, 0), ended);
+  const auto channel =
+      Channel::Create({.ring_bytes = kRing, .max_items = 4}).value();
+  const auto sender = std::move(channel->OpenSender(peer)).value();
+  const auto receiver = std::move(channel->OpenReceiver(-1)).value();
+  const uint32_t epoch = receiver->StartPass();
+  // With its header of 16 bytes this fills the ring but for 8 bytes.
+  const std::string most(kRing - 16 - 8, 'a');
+  ASSERT_TRUE(*SendText(*sender, most, epoch));
+  EXPECT_EQ(SendText(*sender, "next", epoch).status().code(),
+            Code::kUnavailable);
+  EXPECT_EQ(Text(receiver->Receive(0).value()), most);
+  EXPECT_EQ(receiver->waiting_bytes(), 0U);
+  ::close(peer);
+}
+
+// Else a producer without room would wait for a receiver that waits for it.
+TEST(Channel, AWaitThatWasGivenUpDoesNotHideAnother) {
+  const auto channel = Channel::Create({.max_items = 4}).value();
+  const auto sender = std::move(channel->OpenSender(-1)).value();
+  const auto receiver = std::move(channel->OpenReceiver(-1)).value();
+  const uint32_t epoch = receiver->StartPass();
+  std::thread parent([&] {
+    EXPECT_EQ(Text(receiver->Receive(60 * kSecond).value()), "here");
+  });
+  while (!sender->parent_starves()) std::this_thread::yield();
+  ChannelReceiver* const receivers[] = {receiver.get()};
+  EXPECT_FALSE(ChannelReceiver::WaitForAny(receivers, 1));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!sender->parent_starves() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(sender->parent_starves());
+  EXPECT_TRUE(*SendText(*sender, "here", epoch));
+  parent.join();
+}
+
 TEST(Channel, KeptMessagesStayWhole) {
   const auto channel = Channel::Create({.max_items = 4}).value();
   const auto sender = std::move(channel->OpenSender(-1)).value();

@@ -101,6 +101,8 @@ Result<PublishedVersion> Subscriber::Take(uint64_t newer_than,
                                           uint64_t wait_ns) const {
   constexpr int kMostAttempts = 10'000;
   const publish::Header& header = file_->header();
+  const auto start = std::chrono::steady_clock::now();
+  uint64_t waited = 0;
   uint64_t tried = 0;
   int attempts = 0;
   while (true) {
@@ -109,11 +111,16 @@ Result<PublishedVersion> Subscriber::Take(uint64_t newer_than,
     const uint64_t version = publish::VersionOf(newest);
     const uint32_t slot = publish::SlotOf(newest);
     if (version <= newer_than) {
-      if (wait_ns == 0) {
+      if (waited >= wait_ns) {
         return Status(Code::kTimeout,
                       fmt::format("no version newer than {}", newer_than));
       }
-      arena::FutexWait(header.rings, rings, std::exchange(wait_ns, 0));
+      arena::FutexWait(header.rings, rings, wait_ns - waited);
+      // By the clock: a signal ends the wait early.
+      waited = static_cast<uint64_t>(
+          std::chrono::duration_cast<std::chrono::nanoseconds>(
+              std::chrono::steady_clock::now() - start)
+              .count());
       continue;
     }
     if (slot >= publish::kSlots) {

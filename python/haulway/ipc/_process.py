@@ -336,6 +336,8 @@ class SubprocessIterable:
         """Raises the exception for an error of receive()."""
         if error.code == "kTimeout":
             self._end_silent()
+        if error.code == "kCancelled":
+            raise WorkerError("the worker process is shut down") from None
         if error.code != "kUnavailable":
             raise error
         self._process.join(1)

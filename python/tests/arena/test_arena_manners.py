@@ -47,6 +47,18 @@ def test_a_worker_that_is_stopped_is_told_of_in_time():
     assert not source._process.is_alive()
 
 
+def test_signals_do_not_shorten_the_time_limit():
+    source = iterate_in_subprocess(
+        functools.partial(workers.pauses, 2, 0.5), timeout=5)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        assert list(source) == [0, 1]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.alone
 def test_an_initializer_that_hangs_is_told_of_in_time():
     began = time.monotonic()
