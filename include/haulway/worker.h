@@ -242,8 +242,9 @@ class HAULWAY_EXPORT Broadcast {
   // is left.
   Result<uint32_t> WaitForPass(uint32_t epoch);
 
-  // Returns whether all consumers in the pass have taken everything and wait
-  // for more.
+  // Returns whether all consumers in the pass have taken everything, and one of
+  // them waits for more. The others may wait for that one before they release
+  // what they hold: in one thread, or in processes that keep step.
   bool Starve(uint32_t epoch);
   // Checks which consumers have died or left. Returns false if none is left.
   bool LookAround();

@@ -131,12 +131,14 @@ Result<uint32_t> Broadcast::WaitForPass(uint32_t epoch) {
 
 bool Broadcast::Starve(uint32_t epoch) {
   const Audience audience = In(epoch);
+  bool any_waits = audience == 0;
   for (uint32_t i = 0; i < members_.size(); ++i) {
-    if ((audience & Bit(i)) != 0 && !members_[i].channel->parent_starves()) {
-      return false;
-    }
+    if ((audience & Bit(i)) == 0) continue;
+    const ChannelSender& channel = *members_[i].channel;
+    if (channel.untaken_items() != 0) return false;
+    any_waits = any_waits || channel.parent_starves();
   }
-  return true;
+  return any_waits;
 }
 
 }  // namespace haulway

@@ -44,7 +44,9 @@ class BroadcastConsumer:
         self._worker = worker
         self._timeout = timeout
         self._receiver = None
+        self._process = 0  # That of the receiver.
         self._epoch = 0
+        self._finished = 0  # The last pass that is over.
         # A pass was requested that nobody iterates over yet.
         self._asked = False
         self._closed = False
@@ -64,16 +66,19 @@ class BroadcastConsumer:
             self._receiver = make_receiver(
                 self._channel, self._worker, self._arena, True, self.index
             )
+            self._process = os.getpid()
             self._finalizer = Finalize(
                 self, self._receiver.abort, exitpriority=10
             )
         if not self._asked:
             self._epoch = self._receiver.start_pass()
         self._asked = False
-        return self._items(self._epoch)
+        items = self._items(self._epoch)
+        # A generator that was never started has no `finally`.
+        weakref.finalize(items, self._leave, self._epoch).atexit = False
+        return items
 
     def _items(self, epoch):
-        whole = False
         try:
             while True:
                 item = self._receive(epoch)
@@ -82,18 +87,22 @@ class BroadcastConsumer:
                     item = None
                     yield held.pop()  # Only the caller holds the item.
                 elif item.kind == FAILED:
-                    whole = True
                     self.close()
                     _raise_failure(item.payload, "the worker failed")
                 elif item.kind == FINISHED and item.epoch == epoch:
-                    whole = True
+                    self._finished = epoch
                     return
         finally:
-            # The other consumers must not wait for one that has stopped
-            # listening.
-            if not whole and not self._closed and self._epoch == epoch:
-                self._epoch = self._receiver.start_pass()
-                self._asked = True
+            self._leave(epoch)
+
+    def _leave(self, epoch):
+        """Leaves a pass that is not over: the other consumers must not wait for
+        one that has stopped listening."""
+        is_over = self._closed or epoch == self._finished
+        is_newest = epoch == self._epoch and os.getpid() == self._process
+        if is_newest and not is_over:
+            self._epoch = self._receiver.start_pass()
+            self._asked = True
 
     def _receive(self, epoch):
         if self._epoch != epoch or not self._lock.acquire(False):
@@ -108,7 +117,11 @@ class BroadcastConsumer:
                     f"the worker was silent for {self._timeout} s, or waits "
                     "for another consumer"
                 ) from None
-            if error.code == "kUnavailable":
+            if self._closed:  # By another thread, meanwhile.
+                raise WorkerError(
+                    "this consumer has left the broadcast"
+                ) from None
+            if error.code in ("kUnavailable", "kCancelled"):
                 self._closed = True
                 raise WorkerDied("the worker process is gone") from None
             raise

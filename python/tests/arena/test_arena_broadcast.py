@@ -3,6 +3,7 @@
 import functools
 import gc
 import multiprocessing
+import os
 import threading
 import time
 
@@ -14,6 +15,7 @@ from haulway.ipc import (
     SharedMemoryRingBuffer,
     SharedMemorySegmentPool,
     WorkerDied,
+    WorkerError,
     broadcast_from_subprocess,
 )
 
@@ -134,6 +136,54 @@ def test_who_leaves_a_pass_is_in_the_next():
         consumers.end()
 
 
+def test_who_never_takes_a_first_item_is_not_waited_for():
+    with broadcast_from_subprocess(
+        counted(60, 40_000), 2, arena=ARENAS["arena"](2), timeout=10
+    ) as broadcast:
+        one, other = broadcast
+        for _ in range(2):
+            dropped = iter(one)
+            items = iter(other)
+            del dropped
+            assert [int(item[0]) for item in items] == [*range(60)]
+        items = iter(one)
+        assert [int(i[0]) for i, _ in zip(other, items)] == [*range(60)]
+
+
+def test_a_fork_that_drops_a_pass_does_not_leave_it():
+    with broadcast_from_subprocess(counted(60), 1, timeout=10) as broadcast:
+        (consumer,) = broadcast
+        items = [iter(consumer)]
+        assert next(items[0]) == 0
+        pid = os.fork()
+        if pid == 0:
+            items.clear()
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert list(items[0]) == list(range(1, 60))
+
+
+def test_close_ends_the_wait_of_another_thread():
+    with broadcast_from_subprocess(workers.silent, 1) as broadcast:
+        (consumer,) = broadcast
+        failures = []
+
+        def consume():
+            try:
+                list(consumer)
+            except WorkerError as error:
+                failures.append(str(error))
+
+        thread = threading.Thread(target=consume, daemon=True)
+        thread.start()
+        while not consumer._epoch:
+            time.sleep(0.01)
+        consumer.close()
+        thread.join(30)
+        assert failures == ["this consumer has left the broadcast"]
+
+
 def test_consumers_that_hold_everything_do_not_stop_it():
     arena = SharedMemoryArena(1 << 17, consumers=2)
     with broadcast_from_subprocess(
@@ -143,6 +193,19 @@ def test_consumers_that_hold_everything_do_not_stop_it():
         assert consumers.reports(2) == [(i, 0, list(range(40))) for i in (0, 1)]
         assert arena.stats()["fallbacks"] > 0
         consumers.end()
+
+
+def test_one_thread_that_holds_everything_of_several_consumers():
+    """It cannot give anything back while it waits for one of them."""
+    arena = SharedMemoryArena(1 << 17, consumers=2)
+    with broadcast_from_subprocess(
+        counted(40, 40_000), 2, arena=arena, timeout=20
+    ) as broadcast:
+        held = list(zip(*broadcast))
+        for i, items in enumerate(held):
+            for item in items:
+                assert (item == i).all()
+        assert len(held) == 40 and arena.stats()["fallbacks"] > 0
 
 
 def test_threads_of_this_process_can_be_consumers():
