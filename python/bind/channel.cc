@@ -411,8 +411,34 @@ class ItemReceiver {
     }
   }
 
+  // Returns whether Receive() would return, or fail, without waiting. Releases
+  // what earlier passes left. Another package's arena must do that itself, so
+  // there any item counts.
+  bool HasArrived(uint32_t epoch) {
+    while (true) {
+      if (!arrived_.has_value()) {
+        Result<Message> message =
+            WithoutGil([&] { return receiver_->Receive(0); });
+        if (!message.ok()) return message.status().code() != Code::kTimeout;
+        arrived_ = std::move(message).value();
+      }
+      const bool is_item = arrived_->kind == MessageKind::kItem;
+      if (arrived_->epoch == epoch || (is_item && raw_) ||
+          (!is_item && arrived_->kind != MessageKind::kFinished)) {
+        return true;
+      }
+      if (is_item) decoder_.Discard(arrived_->bytes);
+      arrived_.reset();
+    }
+  }
+
  private:
   Message Next(double seconds) {
+    if (arrived_.has_value()) {
+      Message message = *std::move(arrived_);
+      arrived_.reset();
+      return message;
+    }
     const uint64_t waiting = receiver_->waiting_bytes();
     if (waiting > 0 && waiting < kLongCopy) {
       // A message that has already arrived is read without releasing the GIL.
@@ -449,6 +475,7 @@ class ItemReceiver {
   std::unique_ptr<ChannelReceiver> receiver_;
   ItemDecoder decoder_;
   bool raw_;
+  std::optional<Message> arrived_;  // Taken by HasArrived().
 };
 
 // Encodes an item as a pickle and its parts, for use without a channel.
@@ -565,6 +592,7 @@ void BindChannel(nb::module_& module) {
       .def_prop_ro(
           "waiting_bytes",
           [](ItemReceiver& self) { return self.receiver().waiting_bytes(); })
+      .def("has_arrived", &ItemReceiver::HasArrived)
       .def("receive", &ItemReceiver::Receive);
   module.def("wait_for_any", [](nb::list items, double seconds) {
     std::vector<ChannelReceiver*> receivers;

@@ -275,6 +275,21 @@ def some_large(words, large, small):
         yield numpy.full(100 if n % 2 else 50_000, large + n, numpy.int64)
 
 
+class Gated:
+    """The first pass gives its items at once; later ones wait for a file,
+    until which they give nothing."""
+
+    def __init__(self, count, path):
+        self.count, self.path = count, path
+        self.passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        while self.passes > 1 and not os.path.exists(self.path):
+            time.sleep(0.01)
+        yield from range(self.count)
+
+
 class Slow:
     """Items that each take some time."""
 

@@ -190,6 +190,8 @@ def _raise_failure(payload, what, pickle_free=False):
             cause = pickle.loads(pickled)
         except Exception:
             cause = None
+    if not isinstance(cause, BaseException):
+        cause = None  # Its class pickles it as something else.
     error = WorkerError(f"{what}: {summary}")
     error.remote_traceback = text
     if hasattr(error, "add_note"):
@@ -352,6 +354,25 @@ class SubprocessIterable:
             f"the worker was silent for {self._timeout} s"
         ) from None
 
+    def _end_if_silent(self, seconds):
+        """Ends a worker that has been silent for so long, if that is too long.
+        """
+        if seconds > self._timeout:
+            try:
+                self._end_silent()
+            finally:
+                self._shutdown()
+
+    def _has_arrived(self, epoch):
+        """Returns whether next() of this pass would return, or raise, without
+        waiting."""
+        if self._epoch != epoch or not self._busy.acquire(False):
+            return True  # next() says why.
+        try:
+            return self._receiver.has_arrived(epoch)
+        finally:
+            self._busy.release()
+
     def _refuse(self, epoch):
         if self._epoch != epoch:
             raise WorkerError(
@@ -403,20 +424,14 @@ class SubprocessIterable:
         """A pass for asyncio: other tasks run while the worker works."""
         import asyncio
 
-        iterator = iter(self)
+        iterator, epoch = iter(self), self._epoch
         loop = asyncio.get_running_loop()
         while True:
-            deadline = time.monotonic() + self._timeout
+            began = time.monotonic()
             # Wait in slices: a cancelled task leaves a thread behind for that
             # long.
-            while (
-                not self._receiver.waiting_bytes and self._process.is_alive()
-            ):
-                if time.monotonic() > deadline:
-                    try:
-                        self._end_silent()
-                    finally:
-                        self._shutdown()
+            while not self._has_arrived(epoch):
+                self._end_if_silent(time.monotonic() - began)
                 await loop.run_in_executor(
                     None, _haulway.wait_for_any, [self._receiver], _SLICE_S
                 )
@@ -665,9 +680,10 @@ class _Several:
 
     def __iter__(self):
         iterators = [iter(source) for source in self._sources]
-        return self._in_turn(iterators) if self._ordered else (
-            self._as_completed(iterators)
-        )
+        if self._ordered:
+            return self._in_turn(iterators)
+        epochs = [source._epoch for source in self._sources]
+        return self._as_completed([*zip(iterators, self._sources, epochs)])
 
     def _in_turn(self, iterators):
         while iterators:
@@ -679,21 +695,25 @@ class _Several:
                     continue
                 yield held.pop()
 
-    def _as_completed(self, iterators):
-        pending = list(zip(iterators, self._sources))
+    def _as_completed(self, pending):
+        silent = dict.fromkeys(self._sources, 0.0)  # Seconds, while waited for.
         while pending:
-            ready = [p for p in pending if p[1]._receiver.waiting_bytes]
+            ready = [p for p in pending if p[1]._has_arrived(p[2])]
             if not ready:
+                began = time.monotonic()
                 _haulway.wait_for_any(
-                    [source._receiver for _, source in pending], 0.1
+                    [source._receiver for _, source, _ in pending], _SLICE_S
                 )
-                # A dead worker sends nothing; its iterator raises the error.
-                ready = [p for p in pending if not p[1]._process.is_alive()]
-            for pair in ready:
+                waited = time.monotonic() - began
+                for _, source, _ in pending:
+                    silent[source] += waited
+                    source._end_if_silent(silent[source])
+            for each in ready:
+                silent[each[1]] = 0.0
                 try:
-                    held = [next(pair[0])]
+                    held = [next(each[0])]
                 except StopIteration:
-                    pending.remove(pair)
+                    pending.remove(each)
                     continue
                 yield held.pop()
 

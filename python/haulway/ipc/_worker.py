@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import sys
 import traceback
 from multiprocessing import reduction
@@ -140,8 +141,20 @@ def _send_pass(iterable, sender, writer, epoch):
     return True
 
 
-def serve(channel, parent, arena, native, fn, initializers, handlers,
-          copy_threads, pickle_free=False, channels=()):
+def serve(*arguments):
+    """Runs a worker; see _serve().
+
+    Ctrl-C at a terminal interrupts the worker as well as its parent, whose
+    traceback is enough.
+    """
+    try:
+        _serve(*arguments)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+def _serve(channel, parent, arena, native, fn, initializers, handlers,
+           copy_threads, pickle_free, channels):
     """Runs a worker.
 
     channels: for a broadcast, one for each consumer; then `channel` only

@@ -65,6 +65,27 @@ def test_other_tasks_run_while_the_worker_works():
     assert items == list(range(5)) and turns > 10
 
 
+def test_other_tasks_run_while_a_second_pass_begins(tmp_path):
+    """Items that are left of the pass before do not make it wait for the
+    worker."""
+    gate = tmp_path / "gate"
+    source = iterate_in_subprocess(
+        functools.partial(workers.Gated, 40, str(gate)), timeout=10
+    )
+
+    async def passes():
+        async for _ in source:
+            break
+        while not source._receiver.waiting_bytes:
+            await asyncio.sleep(0.01)
+        opening = asyncio.create_task(asyncio.to_thread(gate.touch))
+        items = [item async for item in source]
+        await opening
+        return items
+
+    assert asyncio.run(passes()) == list(range(40))
+
+
 def test_sources_side_by_side():
     async def all_of_them():
         return await asyncio.gather(*(numbers(source_of(20)) for _ in range(3)))

@@ -350,6 +350,38 @@ def test_several_workers_as_they_go():
         assert sorted(found) == sorted([*range(20), *range(40), *range(30)])
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_several_workers_of_which_one_is_silent(ordered):
+    source = ipc.iterate_in_subprocesses(
+        [counted(5), workers.silent, counted(5)], ordered=ordered, timeout=1,
+    )
+    got = []
+    with pytest.raises(ipc.WorkerTimeout, match="silent for 1"):
+        got.extend(source)
+    silent = source._sources[1]
+    assert not silent._process.is_alive() and not silent._is_open
+    source.close()
+
+
+def test_several_workers_go_on_past_one_that_has_not_begun_again(tmp_path):
+    """Items that are left of the pass before do not count as items."""
+    gate = tmp_path / "gate"
+    source = ipc.iterate_in_subprocesses(
+        [functools.partial(workers.Gated, 40, str(gate)), counted(20)],
+        ordered=False, timeout=10,
+    )
+    for _ in source:
+        break
+    while not source._sources[0]._receiver.waiting_bytes:
+        time.sleep(0.01)
+    got = []
+    for item in source:
+        got.append(item)
+        if len(got) == 20:  # All of the second worker.
+            gate.touch()
+    assert got == [*range(20), *range(40)]
+
+
 def test_several_workers_of_which_one_dies():
     source = ipc.iterate_in_subprocesses(
         [counted(5), functools.partial(workers.killed, 1)], ordered=False

@@ -149,6 +149,27 @@ def test_an_interrupt_of_close_leaves_no_worker(interrupt):
     assert source._process.exitcode == -signal.SIGKILL
 
 
+def test_ctrl_c_at_a_terminal_is_told_of_by_the_parent_alone():
+    code = (
+        "import arena_workers as w\n"
+        "from haulway.ipc import iterate_in_subprocess\n"
+        "try:\n"
+        "    for _ in iterate_in_subprocess(w.silent):\n"
+        "        print('here', flush=True)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    program = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True,
+        cwd=os.path.dirname(workers.__file__),
+    )
+    assert program.stdout.readline() == b"here\n"
+    os.killpg(program.pid, signal.SIGINT)
+    said = program.communicate(timeout=60)
+    assert (program.returncode, *said) == (0, b"interrupted\n", b"")
+
+
 @pytest.mark.alone
 def test_several_hung_workers_end_in_the_time_of_one():
     source = iterate_in_subprocesses([hangs] * 3)
@@ -365,6 +386,21 @@ def test_a_handler_that_cannot_be_pickled_stays_behind(handlers):
         multiprocessing.reduction.ForkingPickler.dumps(local())
     source = iterate_in_subprocess(counted(3), mp_context="spawn")
     assert list(source) == [0, 1, 2]
+
+
+class Disguised(Exception):
+    def __reduce__(self):
+        return str, ("no exception",)
+
+
+def fails_in_disguise():
+    raise Disguised("the reason")
+
+
+def test_a_failure_that_is_pickled_as_something_else_is_told_of():
+    with pytest.raises(WorkerError, match="Disguised: the reason") as caught:
+        iterate_in_subprocess(fails_in_disguise)
+    assert caught.value.__cause__ is None
 
 
 def test_a_failure_that_cannot_be_read_is_told_as_such():
