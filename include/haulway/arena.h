@@ -179,6 +179,9 @@ class HAULWAY_EXPORT ArenaWriter {
   // kInvalidArgument if `loan` is not a loan.
   Status Send(UnitRef loan, Audience audience = kEveryone);
   void DropLoan(UnitRef loan);
+  // Returns whether every unit in use is a loan that was not dropped: then no
+  // consumer can make room by a release.
+  bool LendsAll() const;
 
   // Returns whether `bytes` would fit into an empty arena.
   bool CouldFit(uint64_t bytes) const;

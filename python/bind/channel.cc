@@ -6,6 +6,7 @@
 // A thread that receives ahead and passes items on through a queue was left
 // out: each item would wake two threads, and the second would need the GIL.
 
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -67,8 +68,9 @@ class ItemSender {
              int copy_threads)
       : encoder_object_(std::move(encoder)),
         encoder_(nb::cast<ItemEncoder&>(encoder_object_)),
+        arena_(arena.arena),
         writer_(arena.OpenWriter()),
-        lends_(arena.arena->stats().kind != ArenaKind::kRing),
+        lends_(arena_->stats().kind != ArenaKind::kRing),
         copy_threads_(copy_threads) {
     std::vector<std::unique_ptr<ChannelSender>> senders;
     for (const nb::handle channel : channels) {
@@ -86,8 +88,9 @@ class ItemSender {
         when_full_(when_full),
         copy_threads_(copy_threads) {
     if (arena == nullptr) return;
+    arena_ = arena->arena;
     writer_ = arena->OpenWriter();
-    lends_ = arena->arena->stats().kind != ArenaKind::kRing;
+    lends_ = arena_->stats().kind != ArenaKind::kRing;
   }
 
   ItemSender(const ItemSender&) = delete;
@@ -312,13 +315,16 @@ class ItemSender {
   // no longer wanted.
   Result<bool> ReserveAll(uint32_t epoch, const std::vector<size_t>& rest,
                           Envelope* envelope) {
+    const bool blocks = when_full_ == WhenFull::kBlock;
     bool starved = false;
     while (true) {
+      // Read before the attempt, so that no release is missed.
+      const bool lends_all = blocks && writer_->LendsAll();
       const Status reserved = TryReserveAll(rest, envelope);
       if (reserved.ok()) return true;
-      const bool blocks = when_full_ == WhenFull::kBlock;
       if (reserved.code() == Code::kLimit && !blocks) return false;
       if (reserved.code() != Code::kTimeout) return reserved;
+      if (lends_all) return NoRoomBesideLoans(*envelope);
       // `starved` was read before this last attempt, so no release was missed.
       if (starved || when_full_ == WhenFull::kApart) return false;
       const auto look_up = [&] {
@@ -331,6 +337,18 @@ class ItemSender {
       starved = !blocks && Starves(epoch);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
+  }
+
+  // Returns the error for an item of which the arena already has the parts that
+  // were made in it, and no room for the others.
+  Status NoRoomBesideLoans(const Envelope& envelope) const {
+    uint64_t bytes = 0;
+    for (const EnvelopePart& part : envelope.parts) bytes += part.range.bytes;
+    const ArenaStats stats = arena_->stats();
+    return Status(Code::kLimit,
+                  fmt::format("item of {} bytes is too large for its arena of "
+                              "{}, of which the worker itself holds {}",
+                              bytes, stats.bytes, stats.used));
   }
 
   Status TryReserveAll(const std::vector<size_t>& rest, Envelope* envelope) {
@@ -369,6 +387,7 @@ class ItemSender {
   Audience audience_ = kEveryone;
   nb::object encoder_object_;
   ItemEncoder& encoder_;
+  std::shared_ptr<Arena> arena_;
   std::shared_ptr<ArenaWriter> writer_;
   bool lends_ = false;
   WhenFull when_full_ = WhenFull::kWait;

@@ -317,6 +317,16 @@ TEST(Arena, LoansLiveUntilDroppedAndReleased) {
   EXPECT_TRUE(ends.writer->Lend(64, 0).ok());
 }
 
+TEST(Arena, TellsWhetherAReleaseCanMakeRoom) {
+  Ends ends(Variable(256, 4));
+  EXPECT_TRUE(ends.writer->LendsAll());
+  const ArenaRange loan = ends.writer->Lend(64, 0).value();
+  ASSERT_TRUE(ends.writer->Send(loan.unit).ok());
+  EXPECT_TRUE(ends.writer->LendsAll());
+  (void)ends.Put("x");
+  EXPECT_FALSE(ends.writer->LendsAll());
+}
+
 TEST(Arena, UnsentLoansAreFreedWhenDropped) {
   Ends ends(Variable(64, 1));
   for (int i = 0; i < 5; ++i) {

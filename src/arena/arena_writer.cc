@@ -284,6 +284,13 @@ void ArenaWriter::DropLoan(UnitRef loan) {
   state_->region->header().released.Ring();
 }
 
+bool ArenaWriter::LendsAll() const {
+  const std::lock_guard lock(state_->mutex);
+  return std::ranges::all_of(state_->out, [this](uint32_t slot) {
+    return state_->slots[slot].lent.load(std::memory_order_acquire);
+  });
+}
+
 void ArenaWriter::AwaitRelease(uint64_t wait_ns,
                                const std::function<bool()>& or_until) {
   arena::ArenaHeader& header = state_->region->header();

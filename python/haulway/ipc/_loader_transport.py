@@ -27,7 +27,10 @@ import time
 import warnings
 from collections import deque
 
-from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+from torch.utils.data._utils.worker import (
+    _IterableDatasetStopIteration,
+    _ResumeIteration,
+)
 
 from .. import _haulway
 from .._errors import Error
@@ -55,6 +58,10 @@ _STOPPED_S = 0.3
 # memory that the program itself holds.
 _FULL_S = 3.0
 _ALL = 1 << 62
+
+
+def _begins_epoch(request):
+    return isinstance(request, _ResumeIteration)
 
 
 class _Worker:
@@ -121,11 +128,19 @@ class _Worker:
                     self._unsent.popleft()
 
     def answered(self, request, data):
+        """Returns whether this is of use to torch's iterator."""
         if isinstance(data, _IterableDatasetStopIteration):
             # It will not answer other requests of this epoch.
-            self.asked.clear()
+            while self.asked and not _begins_epoch(self.asked[0]):
+                self.asked.popleft()
+            return True
         while self.asked and self.asked.popleft() != request:
             pass
+        # If beginning an epoch failed, it was requested again, and the iterator
+        # counts the answers to the last request only.
+        return not _begins_epoch(request) or not any(
+            _begins_epoch(each) for each in self.asked
+        )
 
     def waits_for_room(self):
         """Returns whether it found no room since the last call. A waiting
@@ -259,7 +274,8 @@ class _Results:
                 raise queue.Empty
 
     def _take(self, worker):
-        """Returns an answer; None if it has not fully arrived."""
+        """Returns an answer; None if it has not fully arrived, or is of no
+        use."""
         try:
             answer = worker.receiver.receive(worker.epoch, _SLICE_S)
         except Error as error:
@@ -269,7 +285,8 @@ class _Results:
         except Exception as error:
             failed = error
         else:
-            worker.answered(*answer[:2])
+            if not worker.answered(*answer[:2]):
+                return None
             if len(answer) > 2:
                 worker.states.append(answer[2])
             return answer[:2]

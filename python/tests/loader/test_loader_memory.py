@@ -269,11 +269,46 @@ def test_a_limit_with_workers_that_have_ended():
     assert len([None for _ in iterator]) > 0
 
 
+def test_an_epoch_that_finds_no_room_can_be_begun_again():
+    """Workers that persist must hand over what they were asked for before."""
+    loader = DataLoader(data.Large(12, MIB), batch_size=None, num_workers=2,
+                        persistent_workers=True, max_shared_bytes=6 * MIB)
+    iterator = iter(loader)
+    kept = [next(iterator) for _ in range(6)]
+    for _ in range(2):
+        with pytest.raises(ArenaFull):
+            iter(loader)
+    kept.clear()
+    for _ in range(2):
+        got = []
+        for batch in loader:
+            got.append(int(batch[-1]))
+            del batch
+        assert got == list(range(12))
+
+
 def test_a_batch_larger_than_the_limit_is_told_of():
     loader = DataLoader(data.Large(4, 5 * MIB), batch_size=None, num_workers=2,
                         max_shared_bytes=8 * MIB)
     with pytest.raises(Exception, match="larger than its arena of 4194304"):
         next(iter(loader))
+
+
+def test_a_batch_whose_tensors_are_together_larger_than_the_limit():
+    """Each fits alone, so that one is made where nothing is left for the
+    other."""
+    class Both(data.Large):
+        def __getitem__(self, index):
+            sample = super().__getitem__(index)
+            return {"one": sample, "other": sample if index == 1 else sample[:9]}
+
+    loader = DataLoader(Both(4, 5 * MIB // 2), batch_size=1, num_workers=2,
+                        max_shared_bytes=8 * MIB)
+    iterator = iter(loader)
+    assert int(next(iterator)["one"][0, -1]) == 0
+    with pytest.raises(Exception, match="too large for its arena of 4194304"):
+        next(iterator)
+    assert [int(batch["other"][0, -1]) for batch in iterator] == [2, 3]
 
 
 @pytest.mark.parametrize("value, error", [
