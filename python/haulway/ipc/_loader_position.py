@@ -16,14 +16,7 @@ import torch
 
 from .._errors import InvalidArgumentError
 from ._loader import DataLoader, _T_co
-
-_METHODS = ("state_dict", "load_state_dict")
-
-
-def is_stateful(thing):
-    """Returns whether `thing` has the methods to save and restore a
-    position."""
-    return all(callable(getattr(thing, name, None)) for name in _METHODS)
+from ._loader_worker import is_stateful
 
 
 def stateful_sampler(loader):

@@ -23,6 +23,15 @@ _LEAST_LOAN = 64 << 10
 _OVER = ("kCancelled", "kUnavailable")
 
 
+_METHODS = ("state_dict", "load_state_dict")
+
+
+def is_stateful(thing):
+    """Returns whether `thing` has the methods to save and restore a
+    position."""
+    return all(callable(getattr(thing, name, None)) for name in _METHODS)
+
+
 class Place(NamedTuple):
     """The start position of a dataset whose worker reports positions."""
 
@@ -178,7 +187,7 @@ def _placed(arguments, place):
 
     if place.state is not None:
         arguments["init_fn"] = find_place
-    return getattr(dataset, "state_dict", lambda: None)
+    return dataset.state_dict if is_stateful(dataset) else lambda: None
 
 
 def run_worker(ends, target, slots, rest):

@@ -115,6 +115,16 @@ def test_datasets_that_say_where_they_are_go_on(workers, count):
     same(whole, got)
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_dataset_with_one_of_the_methods_has_no_state(workers):
+    class Half(data.Numbers):
+        def state_dict(self):
+            raise AssertionError("there is no load_state_dict()")
+
+    whole, got = taken_after(3, Half, batch_size=3, num_workers=workers)
+    same(whole, got)
+
+
 def test_datasets_go_on_after_one_worker_has_ended():
     class Uneven(Counting):
         def __iter__(self):
