@@ -230,9 +230,11 @@ class _Writer:
                 else:
                     future.set_result(result)
 
-            # Not a daemon: the interpreter must wait until the file is
-            # complete.
-            threading.Thread(target=run, name="haulway-save").start()
+            # Not a daemon, even if this thread is one: the interpreter must
+            # wait until the file is complete.
+            threading.Thread(
+                target=run, name="haulway-save", daemon=False
+            ).start()
             self._last = future
             return future
 

@@ -372,6 +372,23 @@ def test_the_interpreter_waits_for_an_async_save(tmp_path):
     assert haulway.load(path, verify=True)[0].numel() == 20_000_000
 
 
+def test_a_daemon_thread_saves_as_any_other(tmp_path):
+    """The interpreter does not wait for daemon threads, and a thread inherits
+    to be one."""
+    writers = []
+
+    def save():
+        haulway.save_async(
+            [torch.zeros(1000)], tmp_path / "x.pt",
+            progress=lambda *_: writers.append(threading.current_thread()),
+        ).result()
+
+    thread = threading.Thread(target=save, daemon=True)
+    thread.start()
+    thread.join()
+    assert writers and not any(writer.daemon for writer in writers)
+
+
 # haulway.config
 
 
