@@ -90,6 +90,8 @@ class Publisher::State {
     if (keep == 0) {
       return Status(Code::kInvalidArgument, "keep is 0: expected at least 1");
     }
+    // More cannot be kept, and a sum of a version and `keep` cannot overflow.
+    keep = std::min<uint64_t>(keep, publish::kSlots);
     Message message = {body, parts};
     if (const auto loan = loan_.lock(); loan != nullptr) {
       const auto lent = memory_->region(lent_slot_).parts();

@@ -13,6 +13,7 @@ from .._making.assemble import maker, tensors_by_name
 from .._options import READING, whole
 from .._reading.call import Reading, check_framework, reads
 from .._reading.select import choose, storages_of
+from ..ipc._arguments import MOST
 from ..ipc._handlers import hook_for
 from ..ipc._offload import ItemPickler
 
@@ -131,7 +132,7 @@ def publish(name, state, *, keep=1):
     publishes under the name; LimitError, with sizes, if there is not enough
     memory. The newest version then stays the same.
     """
-    keep = whole("keep", keep, 1)
+    keep = number("keep", keep, 1)
     return _publication(name)._show(state, keep)
 
 
@@ -149,7 +150,7 @@ def publish_file(name, path, *, keep=1, framework=None, include=None,
     Raises Error as load() and publish() do; no version is published then.
     """
     framework = check_framework(framework)
-    keep = whole("keep", keep, 1)
+    keep = number("keep", keep, 1)
     make = maker(framework)
     reading = Reading("publish_file", options)
     core = reading.open(path)
@@ -179,7 +180,7 @@ def publish_buffer(name, nbytes):
     memory. Raises LimitError as publish(), and InvalidArgumentError while
     earlier memory is in use that was not published.
     """
-    nbytes = whole("nbytes", nbytes, 1)
+    nbytes = number("nbytes", nbytes, 1)
     publication = _publication(name)
     with publication._lock:
         memory = publication._core.reserve(nbytes)
@@ -191,6 +192,11 @@ def check_name(name):
         raise ArgumentTypeError(
             f"name is {type(name).__name__}: expected str", "kInvalidArgument"
         )
+
+
+def number(name, value, least=None):
+    """Checks a whole number; what is larger than MOST becomes MOST."""
+    return min(whole(name, value, least), MOST)
 
 
 # How versions are pickled: the bytes of every array and tensor, however small,

@@ -12,10 +12,10 @@ from .._errors import (
     NotFoundError,
     TimedOutError,
 )
-from .._options import check_flag, whole
+from .._options import check_flag
 from .._threads import ThreadLock
-from ..ipc._handlers import _restoring
-from .publish import check_name
+from ..ipc._handlers import restoring
+from .publish import check_name, number
 
 # Seconds between attempts to find a name: the first interval, doubled after
 # each attempt up to the last.
@@ -66,7 +66,7 @@ class Subscription:
         """
         deadline = _deadline(timeout)
         if newer_than is not None:
-            newer_than = whole("newer_than", newer_than)
+            newer_than = number("newer_than", newer_than)
         while True:
             shown = self._shown()[0]
             core = self._core
@@ -138,7 +138,7 @@ def subscribe(name, *, timeout=None, version=None, writable=False):
     """
     check_name(name)
     writable = check_flag("writable", writable)
-    version = None if version is None else whole("version", version)
+    version = None if version is None else number("version", version)
     deadline = _deadline(timeout)
     look = _FIRST_LOOK
     while True:
@@ -180,11 +180,8 @@ def _take_version(core, version, writable):
 
 def _restored(take, *arguments):
     # torch tensors may be written to: the memory is private to this process.
-    _restoring.is_private = True
-    try:
+    with restoring(is_private=True):
         return take(*arguments)
-    finally:
-        del _restoring.is_private
 
 
 def _deadline(timeout):

@@ -19,6 +19,7 @@ because of an object.
 from __future__ import annotations
 
 import array
+import contextlib
 import math
 import re
 import sys
@@ -38,7 +39,34 @@ THRESHOLD = 4096
 _user_handlers = []
 # Counts registrations, so that encoders notice new handlers.
 _generation = [0]
-_restoring = threading.local()
+
+
+class _Restoring(threading.local):
+    """How the object is restored that a thread unpickles."""
+
+    anchors = None  # A list, to which handlers' anchors are added.
+    zero_copy = True  # Whether handlers may make views.
+    is_private = False  # Whether nobody else sees what is written to buffers.
+
+
+_restoring = _Restoring()
+
+
+@contextlib.contextmanager
+def restoring(**how):
+    """Sets attributes of _restoring, and no others, for a `with` block.
+
+    Unpickling an object may restore others, in other ways.
+    """
+    found = vars(_restoring)
+    before = found.copy()
+    found.clear()
+    found.update(how)
+    try:
+        yield
+    finally:
+        found.clear()
+        found.update(before)
 
 
 class _Named:
@@ -261,11 +289,9 @@ _BUILT_IN = [BytesHandler(), NumpyHandler(), TorchHandler()]
 def _restore_leaf(kind, meta, buf):
     for handler in default_handlers():
         if handler.kind == kind:
-            zero_copy = getattr(_restoring, "zero_copy", True)
-            obj, anchor = handler.from_buffer(buf, meta, zero_copy)
-            anchors = getattr(_restoring, "anchors", None)
-            if anchors is not None and anchor is not None:
-                anchors.append(anchor)
+            obj, anchor = handler.from_buffer(buf, meta, _restoring.zero_copy)
+            if _restoring.anchors is not None and anchor is not None:
+                _restoring.anchors.append(anchor)
             return obj
     raise LookupError(f"no handler of kind {kind!r} is registered")
 
@@ -375,7 +401,7 @@ _storages = _Storages()
 def _restore_storage(buf):
     import torch
 
-    if getattr(_restoring, "is_private", False):
+    if _restoring.is_private:
         buf = buf.as_writable()
     return torch.frombuffer(buf, dtype=torch.uint8).untyped_storage()
 

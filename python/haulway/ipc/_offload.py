@@ -9,7 +9,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from .._errors import CorruptError
 from .._haulway import Anchor, ItemEncoder, join_envelope, split_envelope
-from ._handlers import THRESHOLD, _generation, _restoring, hook_for
+from ._handlers import THRESHOLD, _generation, hook_for, restoring
 
 _INLINE, _BYTES, _BYTEARRAY, _EXACT = 1, 2, 4, 8
 _local = threading.local()
@@ -97,11 +97,8 @@ def _load(body, views, parts, zero_copy, bytes_as_views, anchors):
         buffers.append(
             memoryview(anchor) if flags & (_BYTES | _BYTEARRAY) else anchor
         )
-    _restoring.anchors, _restoring.zero_copy = anchors, zero_copy
-    try:
+    with restoring(anchors=anchors, zero_copy=zero_copy):
         return pickle.loads(body, buffers=buffers)
-    finally:
-        del _restoring.anchors, _restoring.zero_copy
 
 
 def restore(envelope, reader):

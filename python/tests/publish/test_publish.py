@@ -145,6 +145,16 @@ def test_any_object_is_a_state(name):
         assert taken(name).state == state
 
 
+def test_a_subscription_in_a_state_subscribes_again(name):
+    haulway.publish(name, {"w": np.ones(3)})
+    inner = haulway.subscribe(name)
+    haulway.publish(f"{name[:90]}-outer", [inner, torch.ones(4)])
+    found, tensor = haulway.subscribe(f"{name[:90]}-outer").state
+    assert found.state["w"].tolist() == [1, 1, 1]
+    tensor += 1  # Writable here, as any other.
+    assert tensor.tolist() == [2, 2, 2, 2]
+
+
 def test_what_cannot_be_pickled_shows_no_version(name):
     haulway.publish(name, {"a": np.arange(3)})
     with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
@@ -540,6 +550,24 @@ def test_wrong_arguments(name):
     for timeout in ("1", float("nan")):
         with pytest.raises(TypeError, match="expected seconds or None"):
             haulway.subscribe(name, timeout=timeout)
+
+
+@pytest.mark.parametrize("keep", [2**63, 2**64 - 1, 2**64, 2**100])
+def test_more_versions_kept_than_there_can_be(name, keep):
+    for number in range(1, 5):
+        haulway.publish(name, number, keep=keep)
+    assert [haulway.subscribe(name, version=number).state
+            for number in range(1, 5)] == [1, 2, 3, 4]
+
+
+def test_numbers_larger_than_any(name):
+    subscription = haulway.publish(name, 1) and haulway.subscribe(name)
+    with pytest.raises(haulway.NotFoundError):
+        haulway.subscribe(name, version=2**70)
+    with pytest.raises(haulway.TimedOutError):
+        subscription.wait(newer_than=2**70, timeout=0)
+    with pytest.raises(haulway.LimitError, match="no memory to share"):
+        haulway.publish_buffer(name, 2**70)
 
 
 def test_nothing_is_published_under_the_name(name):
