@@ -132,7 +132,7 @@ class StatefulDataLoader(DataLoader[_T_co]):
 
     def load_state_dict(self, state_dict):
         """Makes the next iteration go on where `state_dict` was taken. A state
-        that was taken after the last batch begins an epoch.
+        that was taken after the end of an epoch begins an epoch.
 
         Raises InvalidArgumentError for a state of another kind, or of a loader
         with another number of workers.

@@ -168,6 +168,19 @@ def test_a_state_after_the_last_batch_begins_an_epoch(workers):
     same(whole, list(other))
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_state_at_the_last_batch_ends_the_epoch(workers):
+    options = {"batch_size": 2, "num_workers": workers}
+    loader = StatefulDataLoader(range(10), **options)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    other = StatefulDataLoader(range(10), **options)
+    other.load_state_dict(loader.state_dict())
+    assert list(other) == []
+    assert len(list(other)) == 5  # The following epoch is complete.
+
+
 def test_workers_that_persist_begin_anew_at_the_place():
     loader = StatefulDataLoader(Counting(), batch_size=2, num_workers=2,
                                 persistent_workers=True)
