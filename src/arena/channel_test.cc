@@ -76,7 +76,7 @@ TEST(Channel, MessagesLongerThanTheRingStream) {
 // A sender that ends in the middle of sending leaves nothing that a receiver
 // could not take.
 TEST(Channel, HeadersAreNotCut) {
-  constexpr uint64_t kRing = 4096;
+  constexpr uint64_t kRing = uint64_t{64} << 10;  // Pages of every size fit.
   const pid_t ended = ::fork();
   if (ended == 0) ::_exit(0);
   const int peer = OpenPidFd(ended).value();
