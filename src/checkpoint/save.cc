@@ -160,8 +160,10 @@ Result<Buffer> Gather(const BytesToWrite& storage, const StorageView& view,
   const uint64_t begin = view.offset * item;
   const uint64_t extent = *ElementExtent(shape, view.strides) * item;
   Buffer read;
-  const std::byte* first = storage.bytes + begin;
-  if (storage.bytes == nullptr) {
+  const std::byte* first = nullptr;
+  if (storage.bytes != nullptr) {
+    first = storage.bytes + begin;
+  } else {
     HAULWAY_ASSIGN(read, AllocateBuffer(extent));
     HAULWAY_TRY(storage.source->ReadAt(storage.source_offset + begin,
                                        read.mutable_bytes()));

@@ -76,7 +76,7 @@ DirectPiece::DirectPiece(uint64_t offset, std::span<std::byte> out,
   }
   add(blocks.data(), whole_begin);
   add(wanted_.data() + (whole_begin - head_), whole_end - whole_begin);
-  add(blocks.data() + alignment, RoundUp(end, alignment) - whole_end);
+  if (whole_end < end) add(blocks.data() + alignment, alignment);
 }
 
 uint64_t DirectPiece::Take(uint64_t read) const {
