@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 #include "base/memory.h"
 #include "bind/bindings.h"
 #include "bind/command.h"
@@ -46,16 +48,37 @@ NB_MODULE(_haulway_of_main, module) {
   haulway::python::BindCommand(module);
 }
 
-// Called by every interpreter that imports the module. nanobind has one state
-// for the process: another interpreter would take the state of the first one,
-// where every call would then fail, and would itself wait forever for the GIL.
+namespace {
+
+// nanobind has one state for the process: another interpreter would take the
+// state of the first one, where every call would then fail, and would itself
+// wait forever for the GIL.
+int RefuseSubinterpreter(PyObject*) {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return 0;
+  PyErr_SetString(PyExc_ImportError,
+                  "haulway works in the main interpreter of a process only, "
+                  "not in a subinterpreter: expected another process, or for "
+                  "mod_wsgi `WSGIApplicationGroup %{GLOBAL}`");
+  return -1;
+}
+
+}  // namespace
+
+// Python 3.13 and later call this function in the main interpreter, whichever
+// imports the module; there only slots run in the importing one.
 extern "C" NB_EXPORT PyObject* PyInit__haulway(void) {
-  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-    PyErr_SetString(PyExc_ImportError,
-                    "haulway works in the main interpreter of a process only, "
-                    "not in a subinterpreter: expected another process, or for "
-                    "mod_wsgi `WSGIApplicationGroup %{GLOBAL}`");
-    return nullptr;
+  if (RefuseSubinterpreter(nullptr) != 0) return nullptr;
+  PyObject* const made = PyInit__haulway_of_main();
+  if (made == nullptr) return nullptr;
+  auto* const definition = reinterpret_cast<PyModuleDef*>(made);
+  static std::vector<PyModuleDef_Slot> slots;
+  if (slots.empty()) {
+    slots.push_back(
+        {Py_mod_exec, reinterpret_cast<void*>(RefuseSubinterpreter)});
+    const PyModuleDef_Slot* slot = definition->m_slots;
+    while (slot->slot != 0) slots.push_back(*slot++);
+    slots.push_back({0, nullptr});
+    definition->m_slots = slots.data();
   }
-  return PyInit__haulway_of_main();
+  return made;
 }
