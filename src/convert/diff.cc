@@ -31,6 +31,7 @@
 #include "convert/tensor_source.h"
 #include "haulway/compare.h"
 #include "haulway/tree.h"
+#include "tensor/dtype_kind.h"
 
 namespace haulway {
 
@@ -97,6 +98,16 @@ bool IsSame(const Value& a, const Value& b) {
                             });
 }
 
+// Returns the quantizer of each quantized tensor, by row.
+std::map<uint32_t, Value> QuantizersOf(const CheckpointIndex& index) {
+  const auto is_quantized = [](const TensorInfo& tensor) {
+    return IsQuantized(tensor.dtype);
+  };
+  // Walking an object of a million values takes 0.3 s.
+  if (std::ranges::none_of(index.tensors, is_quantized)) return {};
+  return convert::FindLeaves(index).quantizers;
+}
+
 class Comparison {
  public:
   Comparison(const Checkpoint& a, const Checkpoint& b,
@@ -137,8 +148,8 @@ class Comparison {
   Status Match() {
     a_names_ = NamesOf(a_);
     b_names_ = NamesOf(b_);
-    a_quantizers_ = convert::FindLeaves(a_.index()).quantizers;
-    b_quantizers_ = convert::FindLeaves(b_.index()).quantizers;
+    a_quantizers_ = QuantizersOf(a_.index());
+    b_quantizers_ = QuantizersOf(b_.index());
     const bool is_array =
         a_.index().format == Format::kNpy || b_.index().format == Format::kNpy;
     if (is_array && a_names_.size() == 1 && b_names_.size() == 1) {
