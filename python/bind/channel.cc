@@ -317,15 +317,14 @@ class ItemSender {
                           Envelope* envelope) {
     const bool blocks = when_full_ == WhenFull::kBlock;
     bool starved = false;
+    bool lends_all = false;
     while (true) {
-      // Read before the attempt, so that no release is missed.
-      const bool lends_all = blocks && writer_->LendsAll();
       const Status reserved = TryReserveAll(rest, envelope);
       if (reserved.ok()) return true;
       if (reserved.code() == Code::kLimit && !blocks) return false;
       if (reserved.code() != Code::kTimeout) return reserved;
+      // Both were read before this last attempt, so no release was missed.
       if (lends_all) return NoRoomBesideLoans(*envelope);
-      // `starved` was read before this last attempt, so no release was missed.
       if (starved || when_full_ == WhenFull::kApart) return false;
       const auto look_up = [&] {
         return (!blocks && Starves(epoch)) || Unwanted(epoch);
@@ -335,6 +334,7 @@ class ItemSender {
         return Status(Code::kCancelled, "the pass is not wanted any more");
       }
       starved = !blocks && Starves(epoch);
+      lends_all = blocks && writer_->LendsAll();
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
   }
