@@ -95,6 +95,7 @@ TEST_F(Cuda, MemoryIsUsedAgainOnlyWhenItWasCopied) {
 
 TEST_F(Cuda, EveryCallMayFailAndNothingLeaks) {
   for (long call = 1;; ++call) {
+    ASSERT_LT(call, 100'000) << "no load succeeds";
     FakeCudaReset(1, kMiB8);
     FakeCudaFail(call, 700);
     std::string result;
@@ -110,6 +111,48 @@ TEST_F(Cuda, EveryCallMayFailAndNothingLeaks) {
                 HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"))
         << call;
   }
+}
+
+// Copies a Buffer, in parts of 1000 bytes, to the offsets `places` on a device,
+// checks the result, and returns the number of copies that the driver ran.
+long CopiesTo(const std::vector<size_t>& places, size_t room) {
+  const auto device = CudaDevice::Open(0, HAULWAY_FAKE_CUDA);
+  EXPECT_TRUE(device.ok());
+  const auto memory = (*device)->Allocate(room);
+  EXPECT_TRUE(memory.ok());
+  const auto pinned = (*device)->AllocatePinned(places.size() * 1000);
+  EXPECT_TRUE(pinned.ok());
+  const auto upload = (*device)->StartUpload(2);
+  EXPECT_TRUE(upload.ok());
+  const long before = FakeCudaCount().copies;
+  for (size_t i = 0; i < places.size(); ++i) {
+    Buffer part = pinned->Slice(i * 1000, 1000);
+    std::memset(part.mutable_bytes().data(), static_cast<int>(i), 1000);
+    EXPECT_TRUE((*upload)->Copy(*memory, places[i], std::move(part)).ok());
+  }
+  EXPECT_TRUE((*upload)->Finish().ok());
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (const size_t at : {size_t{0}, size_t{999}}) {
+      EXPECT_EQ(BytesOf(*memory)[places[i] + at], static_cast<char>(i)) << i;
+    }
+  }
+  return FakeCudaCount().copies - before;
+}
+
+TEST_F(Cuda, NeighboursAreCopiedAtOnce) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < 200; ++i) places.push_back(i * 1000);
+  EXPECT_EQ(CopiesTo(places, 200'000), 1);
+  // The targets have gaps, or are in another order.
+  EXPECT_EQ(CopiesTo({0, 1000, 2001, 3001, 4001, 5002}, 10'000), 3);
+  EXPECT_EQ(CopiesTo({3000, 2000, 1000, 0}, 10'000), 4);
+  // A long run is not kept back until its end.
+  places.clear();
+  for (size_t i = 0; i < 1000; ++i) places.push_back(i * 1000);
+  const long copies = CopiesTo(places, 1'000'000);
+  EXPECT_GE(copies, 3);
+  EXPECT_LE(copies, 8);
+  ExpectNothingLeft();
 }
 
 TEST_F(Cuda, ManyThreadsShareAnUpload) {

@@ -54,8 +54,8 @@ Result<std::shared_ptr<const Driver>> Driver::Load(const std::string& library) {
   loader.Take("cuCtxPopCurrent_v2", &call.CtxPopCurrent);
   loader.Take("cuMemAlloc_v2", &call.MemAlloc);
   loader.Take("cuMemFree_v2", &call.MemFree);
-  loader.Take("cuMemHostAlloc", &call.MemHostAlloc);
-  loader.Take("cuMemFreeHost", &call.MemFreeHost);
+  loader.Take("cuMemHostRegister_v2", &call.MemHostRegister);
+  loader.Take("cuMemHostUnregister", &call.MemHostUnregister);
   loader.Take("cuMemcpyHtoDAsync_v2", &call.MemcpyHtoDAsync);
   loader.Take("cuStreamCreate", &call.StreamCreate);
   loader.Take("cuStreamSynchronize", &call.StreamSynchronize);

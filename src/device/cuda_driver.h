@@ -23,7 +23,7 @@ using CuEvent = struct CUevent_st*;
 inline constexpr CuResult kSuccess = 0;
 inline constexpr CuResult kOutOfMemory = 2;
 inline constexpr CuResult kNotReady = 600;
-inline constexpr unsigned kHostAllocPortable = 1;  // Valid in all contexts.
+inline constexpr unsigned kHostRegisterPortable = 1;  // In all contexts.
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 
@@ -39,8 +39,8 @@ struct Functions {
   CuResult (*CtxPopCurrent)(CuContext* context);
   CuResult (*MemAlloc)(CuAddress* address, size_t bytes);
   CuResult (*MemFree)(CuAddress address);
-  CuResult (*MemHostAlloc)(void** address, size_t bytes, unsigned flags);
-  CuResult (*MemFreeHost)(void* address);
+  CuResult (*MemHostRegister)(void* address, size_t bytes, unsigned flags);
+  CuResult (*MemHostUnregister)(void* address);
   CuResult (*MemcpyHtoDAsync)(CuAddress to, const void* from, size_t bytes,
                               CuStream stream);
   CuResult (*StreamCreate)(CuStream* stream, unsigned flags);

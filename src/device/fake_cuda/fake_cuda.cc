@@ -234,19 +234,18 @@ int cuMemFree_v2(unsigned long long address) {
   return kSuccess;
 }
 
-int cuMemHostAlloc(void** address, size_t bytes, unsigned) {
+int cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
   State& state = Get();
   const std::lock_guard lock(state.mutex);
   const int error = Enter(state, true);
   if (error != kSuccess) return error;
   if (state.refuse_pinned) return kOutOfMemory;
-  *address = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  state.pinned_memory[static_cast<char*>(*address)] = bytes;
+  state.pinned_memory[static_cast<char*>(address)] = bytes;
   ++state.counts.pinned;
   return kSuccess;
 }
 
-int cuMemFreeHost(void* address) {
+int cuMemHostUnregister(void* address) {
   State& state = Get();
   const std::lock_guard lock(state.mutex);
   // The real driver waits too, but code that relies on this has lost track of a
@@ -259,7 +258,6 @@ int cuMemFreeHost(void* address) {
     ++state.counts.faults;
     return kInvalidValue;
   }
-  std::free(address);
   --state.counts.pinned;
   return kSuccess;
 }
