@@ -53,15 +53,6 @@ bool IsDense(const CheckpointIndex& index, uint32_t row) {
          (tensor.kind == TensorKind::kMeta && tensor.storage != kNoStorage);
 }
 
-bool IsRowMajor(const TensorInfo& tensor) {
-  int64_t dense = 1;
-  for (size_t d = tensor.shape.size(); d-- > 0;) {
-    if (tensor.strides[d] != dense) return false;
-    dense *= tensor.shape[d];
-  }
-  return true;
-}
-
 bool IsPlainRebuild(const Object& object) {
   if (object.callable == nullptr) return false;
   const std::string_view name = object.callable->name;
@@ -94,6 +85,15 @@ const Global* NameOf(const Object& object) {
 }
 
 }  // namespace
+
+bool IsRowMajor(const TensorInfo& tensor) {
+  int64_t dense = 1;
+  for (size_t d = tensor.shape.size(); d-- > 0;) {
+    if (tensor.strides[d] != dense) return false;
+    dense *= tensor.shape[d];
+  }
+  return true;
+}
 
 void CheckObject(const Checkpoint& checkpoint) {
   const Status& status = checkpoint.index().object_status;

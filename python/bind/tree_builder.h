@@ -16,6 +16,9 @@
 
 namespace haulway::python {
 
+// Returns whether the last index varies fastest and there are no gaps.
+bool IsRowMajor(const TensorInfo& tensor);
+
 // A TreeBuilder makes the plain data of a tree itself. For everything else it
 // calls a factory, a Python object:
 //

@@ -27,6 +27,7 @@ class TorchMaker:
         torch, self._torch, self._objects, self._devices = _torch_modules()
         self._objects.check_device(device, "device")
         self.device = torch.device(device)
+        self._tensor_type = torch.Tensor
         self._is_cpu = self.device.type == "cpu"
         self._is_cuda = self.device.type == "cuda"
         if self._is_cpu:
@@ -44,7 +45,7 @@ class TorchMaker:
             return {row: self._torch.meta_storage(core, row) for row in rows}
         if self._is_cuda:
             return dict(zip(
-                rows, self._devices.cuda_storages(core, rows, self.device, reading)
+                rows, self._devices.cuda_bases(core, rows, self.device, reading)
             ))
         return {
             row: self.storage(memory)
@@ -55,6 +56,8 @@ class TorchMaker:
         return self._torch.storage_of(memory)
 
     def tensor(self, storage, info):
+        if isinstance(storage, self._tensor_type):
+            return storage  # It was made with its storage.
         tensor = self._torch.tensor_over(storage, info)
         if self._is_cpu or storage.device.type != "cpu":
             return tensor

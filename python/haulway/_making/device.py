@@ -1,7 +1,12 @@
-"""Makes torch storages in GPU memory.
+"""Makes torch storages and tensors in GPU memory.
 
 torch's allocator owns the memory: torch counts it, reuses it for later tensors
 and reports when there is not enough. The engine only fills it.
+
+A tensor that is alone in its storage and covers it is made at once. To make the
+storage and then a tensor over it takes twice as long, and with many small
+tensors that is most of the time of loading. So what is loaded here is a list of
+bases: each is such a tensor, or an UntypedStorage.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import torch
 
 from .. import _haulway
 from .._errors import LimitError
+from .._torch.factory import dtype_of
 
 # Bytes that iterate() loads at once unless memory_budget is smaller: it fills
 # one group of storages while the caller uses another.
@@ -45,13 +51,13 @@ def is_usable(device):
     )
 
 
-def cuda_storages(core, rows, device, reading):
-    """Loads UntypedStorages on the GPU, parallel to the rows."""
+def cuda_bases(core, rows, device, reading):
+    """Loads storages on the GPU; returns bases, parallel to the rows."""
     index = _index_of(device)
     device = _opened(index)  # Reports a missing GPU before torch does.
-    storages = _allocate(core, rows, index)
-    reading.tell(_fill(core, rows, storages, device, reading, reading.progress))
-    return storages
+    bases = _allocate(core.storage_contents(rows), index)
+    reading.tell(_fill(core, rows, bases, device, reading, reading.progress))
+    return bases
 
 
 def load_into(core, rows, tensors, device, reading):
@@ -65,8 +71,8 @@ def load_into(core, rows, tensors, device, reading):
 
 
 def cuda_stream(core, rows, device, reading):
-    """Yields (position in rows, UntypedStorage on the GPU) in file order, and
-    loads the next ones meanwhile."""
+    """Yields (position in rows, base on the GPU) in file order, and loads the
+    next ones meanwhile."""
     index = _index_of(device)
     return _go(core, rows, index, _opened(index), reading)
 
@@ -81,10 +87,11 @@ def _go(core, rows, index, device, reading):
         if group is None:
             return None
         its_rows = [rows[position] for position in group]
-        storages = _allocate(core, its_rows, index)
-        progress = counted.next(sum(storage.nbytes() for storage in storages))
-        return group, storages, pool.submit(
-            _fill, core, its_rows, storages, device, reading, progress
+        contents = core.storage_contents(its_rows)
+        bases = _allocate(contents, index)
+        progress = counted.next(sum(nbytes for nbytes, _, _ in contents))
+        return group, bases, pool.submit(
+            _fill, core, its_rows, bases, device, reading, progress
         )
 
     try:
@@ -92,12 +99,12 @@ def _go(core, rows, index, device, reading):
         with ThreadPoolExecutor(1, "haulway-gpu") as pool:
             started = start()
             while started is not None:
-                group, storages, filled = started
+                group, bases, filled = started
                 counted.add(filled.result())
                 started = start()
-                storages.reverse()
+                bases.reverse()
                 for position in group:
-                    yield position, storages.pop()
+                    yield position, bases.pop()
     finally:
         reading.tell(counted.stats)
 
@@ -164,12 +171,17 @@ def _opened(index):
     return _haulway.open_cuda(index)
 
 
-def _allocate(core, rows, index):
+def _allocate(contents, index):
+    """Makes bases whose memory is not filled yet.
+
+    contents: what core.storage_contents() returns.
+    """
     device = torch.device("cuda", index)
     try:
-        storages = [
-            torch.UntypedStorage(core.storage(row).nbytes, device=device)
-            for row in rows
+        bases = [
+            torch.UntypedStorage(nbytes, device=device) if dtype is None
+            else torch.empty(shape, dtype=dtype_of(dtype), device=device)
+            for nbytes, dtype, shape in contents
         ]
     except torch.OutOfMemoryError as error:
         raise DeviceMemoryError(
@@ -177,7 +189,7 @@ def _allocate(core, rows, index):
         ) from error
     # The allocator may return memory that its stream still uses.
     torch.cuda.current_stream(device).synchronize()
-    return storages
+    return bases
 
 
 def _fill(core, rows, memories, device, reading, progress):

@@ -113,9 +113,8 @@ def _described(info):
 
 def _tensor_over(storage, info):
     dtype = dtype_of(info.dtype)
-    with torch.no_grad():
-        tensor = torch.empty(0, dtype=dtype, device=storage.device)
-        tensor.set_(storage, info.offset, info.shape, info.strides)
+    tensor = torch.empty(0, dtype=dtype, device=storage.device)
+    tensor.set_(storage, info.offset, info.shape, info.strides)
     if info.conjugate or info.negative:
         tensor = _torch_private.flipped(
             tensor, conj=info.conjugate, neg=info.negative
@@ -236,12 +235,15 @@ class TorchFactory:
 
     The names in a pickle are those that torch itself allows, and those of
     `safe_classes`, a dict by full name that the caller allowed.
+
+    on_gpu: storages are bases; see _making.device.
     """
 
-    def __init__(self, checkpoint, safe_classes, has_data=True):
+    def __init__(self, checkpoint, safe_classes, has_data=True, on_gpu=False):
         self.checkpoint = checkpoint
         self.safe_classes = safe_classes
         self.has_data = has_data
+        self.on_gpu = on_gpu
         self._views = {}  # UntypedStorages by key.
 
     def tensor(self, row):
@@ -257,6 +259,8 @@ class TorchFactory:
         return base.untyped_storage()
 
     def view(self, base, row):
+        if self.on_gpu and isinstance(base, torch.Tensor):
+            return base  # It was made with its storage.
         return tensor_over(
             self._untyped(base), self.checkpoint.tensor(row)
         )

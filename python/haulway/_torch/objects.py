@@ -27,16 +27,19 @@ def build_object(core, map_location, reading, *, classes=None,
     core.check_object()
     check_device(map_location)
     without = _torch_factory.without_data(map_location)
-    factory = _torch_factory.TorchFactory(
-        core, classes or {}, has_data=without is None
-    )
     place = _one_place(core, map_location)
+    on_gpu = without is None and place != "cpu" and (
+        on_gpu or _device.is_usable(place)
+    )
+    factory = _torch_factory.TorchFactory(
+        core, classes or {}, has_data=without is None, on_gpu=on_gpu
+    )
     if without is not None:
         bases = _unread(core, map_location, without)
     elif place == "cpu":
         bases = None
-    elif on_gpu or _device.is_usable(place):
-        bases = _device.cuda_storages(
+    elif on_gpu:
+        bases = _device.cuda_bases(
             core, range(core.storage_count()), place, reading
         )
     else:

@@ -12,6 +12,7 @@ import haulway
 from haulway import _haulway
 from haulway._making import assemble
 from haulway._making import device as making
+from haulway._torch.factory import dtype_of
 
 EXAMPLES = pathlib.Path(os.environ["HAULWAY_EXAMPLES"])
 FORMATS = ("model.pt", "model.safetensors", "model.tensors")
@@ -26,15 +27,22 @@ class Gpu:
         self._driver.FakeCudaReset(1, ctypes.c_size_t(1 << 30))
         self.device = _haulway.open_cuda(0, str(path))
         self.allocated = []
+        self.whole = 0  # Tensors made at once with their storages.
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         self._call("cuCtxPushCurrent_v2", context)
 
-    def allocate(self, core, rows, index):
+    def allocate(self, contents, index):
         assert index == 0
-        storages = [self._storage(core.storage(row).nbytes) for row in rows]
-        self.allocated.append(sum(map(len, storages)))
-        return storages
+        self.allocated.append(sum(nbytes for nbytes, _, _ in contents))
+        return [self._base(*one) for one in contents]
+
+    def _base(self, nbytes, dtype, shape):
+        storage = self._storage(nbytes)
+        if dtype is None:
+            return storage
+        self.whole += 1
+        return torch.empty(0, dtype=dtype_of(dtype)).set_(storage, 0, shape)
 
     def _storage(self, nbytes):
         if nbytes == 0:
@@ -53,10 +61,13 @@ def gpu(monkeypatch):
     gpu = Gpu()
     monkeypatch.setattr(making, "_opened", lambda index: gpu.device)
     monkeypatch.setattr(making, "_allocate", gpu.allocate)
-    monkeypatch.setattr(
-        assemble.TorchMaker, "tensor",
-        lambda self, storage, info: self._torch.tensor_over(storage, info),
-    )
+    make = assemble.TorchMaker.tensor
+
+    def tensor_there(self, base, info):
+        monkeypatch.setattr(self, "_is_cpu", True)
+        return make(self, base, info)
+
+    monkeypatch.setattr(assemble.TorchMaker, "tensor", tensor_there)
     return gpu
 
 
@@ -88,6 +99,24 @@ def check(found, wanted):
 def test_a_whole_checkpoint(gpu, path, state, verify):
     check(haulway.load(path, device="cuda:0", verify=verify), state)
     check(haulway.load(path, device=torch.device("cuda", 0)), state)
+
+
+def test_tensors_that_share_or_do_not_fill_a_storage(gpu, tmp_path):
+    whole = torch.arange(12.0)
+    state = {
+        "tied": whole, "view": whole[2:], "part": torch.arange(9)[1:4].clone(),
+        "crossed": torch.arange(6.0).view(2, 3).t(), "alone": torch.ones(2, 1),
+        "parameter": torch.nn.Parameter(torch.zeros(3)),
+    }
+    torch.save(state, tmp_path / "m.pt")
+    found = haulway.load(tmp_path / "m.pt", device="cuda:0")
+    check(found, state)
+    assert gpu.whole == 2
+    for name, tensor in state.items():
+        assert found[name].stride() == tensor.stride()
+        assert found[name].requires_grad == tensor.requires_grad
+    found["tied"][2] = 7
+    assert found["view"][0] == 7
 
 
 def test_chosen_tensors_alone_get_memory(gpu, path, state):
