@@ -136,8 +136,8 @@ class HAULWAY_EXPORT CudaDevice {
   class HAULWAY_EXPORT Upload {
    public:
     virtual ~Upload() = default;  // Waits for the device.
-    // Starts to copy `bytes` to `to` at `offset`, and keeps `bytes` until the
-    // copy is done. If too many Buffers are kept, waits for the oldest copies.
+    // Copies `bytes` to `to` at `offset`, at the latest in Finish(), and keeps
+    // `bytes` until then. If too many Buffers are kept, waits for the oldest.
     // Requires: the range lies within `to`.
     virtual Status Copy(const DeviceBuffer& to, uint64_t offset,
                         Buffer bytes) = 0;
