@@ -276,7 +276,8 @@ class _File:
                     )
                     if lent is not None:
                         return lent
-                if self.is_mapped:  # A view of the file is copied to the GPU.
+                if self.is_mapped and self.device != "cpu":
+                    # A view of the file is copied to the device.
                     return self._on_cpu(name, row, info).to(self.device)
                 memory = self.core.read_range(info.storage, 0, info.nbytes)
                 return self._finished(self._moved(memory, info))
