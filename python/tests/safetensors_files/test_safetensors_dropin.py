@@ -820,3 +820,30 @@ def test_a_name_that_is_no_text_is_refused_in_the_packages_words(tmp_path, name)
         return str(caught.value)
 
     assert refusal(haulway.safetensors.torch) == refusal(safetensors.torch)
+
+
+def test_a_small_tensor_goes_to_a_device(tmp_path, monkeypatch):
+    """There need be no GPU: only the last call is made by torch."""
+    state = {
+        "f32": torch.randn(3, 4),
+        "f8": torch.randn(8, 8).to(torch.float8_e4m3fn),
+        "bool": torch.tensor([True, False]),
+    }
+    safetensors.torch.save_file(state, tmp_path / "m.safetensors")
+    seen = []
+
+    def to(tensor, device):
+        seen.append(device)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    with haulway.safetensors.safe_open(
+        tmp_path / "m.safetensors", "pt", device="cuda:0"
+    ) as file:
+        for name, tensor in state.items():
+            found = file.get_tensor(name)
+            assert found.dtype == tensor.dtype
+            assert torch.equal(
+                found.view(torch.uint8), tensor.view(torch.uint8)
+            )
+    assert seen == ["cuda:0"] * 3
