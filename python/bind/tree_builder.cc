@@ -121,7 +121,7 @@ TreeBuilder::TreeBuilder(const Checkpoint& checkpoint, nb::object factory,
   const nb::object arrays = nb::getattr(factory_, "arrays", nb::none());
   if (arrays.is_none()) return;
   assert(PyList_CheckExact(nb::object(arrays[2]).ptr()) &&
-         nb::len(arrays[2]) == index_.storages.size());
+         nb::len(nb::object(arrays[2])) == index_.storages.size());
   array_type_ = arrays[0];
   dtype_named_ = arrays[1];
   memories_ = arrays[2];
