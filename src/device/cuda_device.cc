@@ -204,14 +204,11 @@ class CopyQueue : public CudaDevice::Upload {
     const auto found = waiting_.find(owner);
     if (found != waiting_.end()) {
       Run& run = found->second;
-      const bool follows = to.address + offset == run.to + run.bytes.size() &&
-                           bytes.data() == run.bytes.data() + run.bytes.size();
+      const bool follows = to.address + offset == run.to + run.size &&
+                           bytes.data() == run.bytes.data() + run.size;
       if (follows) {
-        run.bytes = Buffer(
-            owner,
-            {run.bytes.mutable_bytes().data(), run.bytes.size() + bytes.size()},
-            /*writable=*/true);
-        return run.bytes.size() < kBytesPerCopy ? Status() : StartAt(found);
+        run.size += bytes.size();
+        return run.size < kBytesPerCopy ? Status() : StartAt(found);
       }
       HAULWAY_TRY(StartAt(found));
     }
@@ -219,10 +216,10 @@ class CopyQueue : public CudaDevice::Upload {
       HAULWAY_TRY(WaitForOldest());
     }
     ++owners_[owner];
-    const auto run =
-        waiting_.try_emplace(owner, Run{to.address + offset, std::move(bytes)});
-    return run.first->second.bytes.size() < kBytesPerCopy ? Status()
-                                                          : StartAt(run.first);
+    const uint64_t size = bytes.size();
+    const auto run = waiting_.try_emplace(
+        owner, Run{to.address + offset, size, std::move(bytes)});
+    return size < kBytesPerCopy ? Status() : StartAt(run.first);
   }
 
   Status Finish() override {
@@ -242,6 +239,7 @@ class CopyQueue : public CudaDevice::Upload {
   // A copy that is not started yet: its neighbour may follow.
   struct Run {
     CuAddress to;
+    uint64_t size;  // May go past `bytes`, whose owner has the neighbours too.
     Buffer bytes;
   };
   using Waiting = std::map<std::shared_ptr<const void>, Run, std::owner_less<>>;
@@ -262,9 +260,9 @@ class CopyQueue : public CudaDevice::Upload {
     under_way_.push_back({nullptr, std::move(run.bytes)});
     const Buffer& kept = under_way_.back().bytes;
     HAULWAY_TRY(Check(context_->call().MemcpyHtoDAsync(run.to, kept.data(),
-                                                       kept.size(), stream_),
+                                                       run.size, stream_),
                       "cuMemcpyHtoDAsync"));
-    unmarked_bytes_ += kept.size();
+    unmarked_bytes_ += run.size;
     ++unmarked_;
     if (unmarked_ < kCopiesPerEvent && unmarked_bytes_ < kBytesPerEvent) {
       return Status();
