@@ -80,6 +80,7 @@ def cuda_stream(core, rows, device, reading):
 def _go(core, rows, index, device, reading):
     total = sum(core.storage(row).nbytes for row in rows)
     counted = _Counted(reading.progress, total)
+    contents = core.storage_contents(rows)
     groups = iter(_groups(core, rows, reading.engine))
 
     def start():
@@ -87,9 +88,9 @@ def _go(core, rows, index, device, reading):
         if group is None:
             return None
         its_rows = [rows[position] for position in group]
-        contents = core.storage_contents(its_rows)
-        bases = _allocate(contents, index)
-        progress = counted.next(sum(nbytes for nbytes, _, _ in contents))
+        its_contents = [contents[position] for position in group]
+        bases = _allocate(its_contents, index)
+        progress = counted.next(sum(nbytes for nbytes, _, _ in its_contents))
         return group, bases, pool.submit(
             _fill, core, its_rows, bases, device, reading, progress
         )
