@@ -4,6 +4,7 @@
 //
 // The part of the input before the first line break names the elements.
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 

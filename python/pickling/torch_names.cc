@@ -1,5 +1,8 @@
 #include "pickling/torch_names.h"
 
+#include <cstddef>
+#include <utility>
+
 namespace nb = nanobind;
 
 namespace haulway::python {

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <charconv>
 #include <memory>
+#include <system_error>
 
 namespace haulway {
 

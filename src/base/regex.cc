@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "checkpoint/joined_reader.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>

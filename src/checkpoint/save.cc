@@ -12,6 +12,7 @@
 #include "haulway/save.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <span>

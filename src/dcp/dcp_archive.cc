@@ -10,6 +10,7 @@
 #include "dcp/dcp_archive.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>

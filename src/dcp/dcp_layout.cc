@@ -7,6 +7,7 @@
 // cutting the tensor recursively fails for tilings without a straight cut.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>

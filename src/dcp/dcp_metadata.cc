@@ -11,6 +11,7 @@
 #include "dcp/dcp_metadata.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -23,6 +23,7 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/checked.h"

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <iterator>
 #include <list>
 #include <mutex>
 #include <system_error>

@@ -2,6 +2,7 @@
 // truncation at every byte, and every bit flipped.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <mutex>

@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <system_error>
 
 #include "base/text.h"
 #include "pickle/pickle_machine.h"

@@ -13,6 +13,7 @@
 #include <charconv>
 #include <chrono>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include "base/text.h"

@@ -20,6 +20,7 @@
 #include <cerrno>
 #include <chrono>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <random>
 #include <thread>

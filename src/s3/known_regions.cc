@@ -1,5 +1,7 @@
 #include "s3/known_regions.h"
 
+#include <cstddef>
+
 namespace haulway::s3 {
 
 namespace {

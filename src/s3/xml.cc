@@ -1,6 +1,8 @@
 #include "s3/xml.h"
 
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
 
 namespace haulway::s3 {
 

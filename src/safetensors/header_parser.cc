@@ -10,6 +10,7 @@
 // accepted, because such files exist; forms that it refuses are refused here.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <simdjson.h>
 
 #include <algorithm>
@@ -56,8 +57,9 @@ std::string_view Spelling(json_type type) {
       return "a boolean";
     case json_type::null:
       return "null";
+    default:  // simdjson 4 has a value for what is no JSON.
+      return "nothing";
   }
-  return "nothing";
 }
 
 // A HeaderParser walks the JSON once. Every value is consumed as the type that

@@ -18,6 +18,8 @@
 #include <cstdlib>
 #include <deque>
 #include <limits>
+#include <system_error>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>

@@ -1,6 +1,7 @@
 #include "safetensors/safetensors_writer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <utility>

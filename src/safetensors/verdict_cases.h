@@ -5,6 +5,7 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <fstream>
 #include <sstream>
 #include <string>

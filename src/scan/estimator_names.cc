@@ -1,6 +1,7 @@
 #include "scan/estimator_names.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace haulway::scan {
 

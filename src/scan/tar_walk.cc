@@ -15,6 +15,7 @@
 #include <array>
 #include <charconv>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "haulway/dtype.h"
 
 #include <array>
+#include <cstddef>
 #include <string>
 
 namespace haulway {

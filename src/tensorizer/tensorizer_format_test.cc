@@ -4,6 +4,7 @@
 #include "tensorizer/tensorizer_format.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <string>

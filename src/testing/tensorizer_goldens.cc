@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <libdeflate.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <fstream>

@@ -19,6 +19,7 @@
 #include <charconv>
 #include <cstring>
 #include <iterator>
+#include <system_error>
 #include <utility>
 #include <vector>
 

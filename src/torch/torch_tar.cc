@@ -17,6 +17,8 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <initializer_list>
+#include <system_error>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "base/digest.h"
