@@ -106,7 +106,6 @@ def make_wheel(python, out, folder, epoch, machine):
     defines = {
         "HAULWAY_STATIC_LIBRARIES": prefix / "lib",
         "HAULWAY_BUILD_EXAMPLES": "OFF",
-        "HAULWAY_WERROR": "ON",
         # Otherwise the linker writes the archives' folder as a run path; the
         # installation removes it, but its space remains.
         "CMAKE_SKIP_RPATH": "ON",
