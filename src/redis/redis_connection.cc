@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "base/ascii.h"
@@ -65,7 +64,7 @@ Status ErrorReply(std::string_view text, bool shows_text) {
 }
 
 void AddWord(std::string_view word, std::string* out) {
-  fmt::format_to(std::back_inserter(*out), "${}\r\n", word.size());
+  *out += fmt::format("${}\r\n", word.size());
   *out += word;
   *out += "\r\n";
 }
@@ -107,16 +106,16 @@ Status Connection::Begin(const Target& target) {
 }
 
 void Connection::Add(std::initializer_list<std::string_view> words) {
-  fmt::format_to(std::back_inserter(out_), "*{}\r\n", words.size());
+  out_ += fmt::format("*{}\r\n", words.size());
   for (const std::string_view word : words) AddWord(word, &out_);
 }
 
 void Connection::BeginSet(std::string_view key, uint64_t length,
                           size_t options) {
-  fmt::format_to(std::back_inserter(out_), "*{}\r\n", 3 + options);
+  out_ += fmt::format("*{}\r\n", 3 + options);
   AddWord("SET", &out_);
   AddWord(key, &out_);
-  fmt::format_to(std::back_inserter(out_), "${}\r\n", length);
+  out_ += fmt::format("${}\r\n", length);
 }
 
 void Connection::EndSet(std::span<const std::string_view> options) {
