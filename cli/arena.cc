@@ -159,7 +159,7 @@ int ShowArenas(const ArenaVerbOptions& options) {
   return options.action == "sweep" ? Sweep(options) : List(options);
 }
 
-Runner Add(CLI::App& app) {
+Runner AddArena(CLI::App& app) {
   const auto options = MakeOptions<ArenaVerbOptions>(app);
   AddBytes(app, *options);
   app.add_option(
@@ -176,6 +176,6 @@ extern const Verb kArena = {"arena",
                             "Show arenas of shared memory that are in use",
                             "haulway arena ls --json\n"
                             "haulway arena sweep",
-                            Add};
+                            AddArena};
 
 }  // namespace haulway::cli

@@ -167,7 +167,7 @@ void AddConvert(CLI::App& app, BulkVerbOptions& options) {
                  "Compare the SHA-256 of every tensor before and after");
 }
 
-Runner Add(CLI::App& app) {
+Runner AddBulk(CLI::App& app) {
   const auto options = MakeOptions<BulkVerbOptions>(app);
   app.add_option("VERB", options->verb,
                  "scan, verify, manifest, convert or info")
@@ -214,6 +214,6 @@ extern const Verb kBulk = {
     "haulway bulk verify checkpoints/ --journal run.jsonl\n"
     "haulway bulk scan s3://bucket/models/ --engine ray --json\n"
     "haulway bulk convert @list.txt --to safetensors -o converted/",
-    Add};
+    AddBulk};
 
 }  // namespace haulway::cli

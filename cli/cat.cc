@@ -43,7 +43,7 @@ constexpr uint64_t kMostElements = 1000;
 constexpr uint64_t kMostRepeated = 256 * kMiB;
 
 // The requested part of a tensor, dense and in row-major order.
-struct Part {
+struct CatPart {
   DType dtype;
   std::vector<int64_t> shape;
   Buffer bytes;
@@ -65,7 +65,7 @@ std::vector<IndexItem> HeadIndex(std::span<const int64_t> shape,
 }
 
 // Reduces a part to its first elements, as one dimension.
-void Cut(uint64_t count, Part* part) {
+void Cut(uint64_t count, CatPart* part) {
   const uint64_t item = ItemBytes(part->dtype);
   const uint64_t kept = std::min(count, part->bytes.size() / item);
   part->bytes = part->bytes.Slice(0, kept * item);
@@ -73,7 +73,7 @@ void Cut(uint64_t count, Part* part) {
 }
 
 // Reads the part of the tensor that the slice needs.
-Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
+Result<CatPart> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
                       Selection slice) {
   TensorRequest request;
   request.tensor =
@@ -97,7 +97,7 @@ Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
     HAULWAY_TRY(LoadTensors(checkpoint, std::span(&request, 1)).status());
     ResolveSigns(SignsOf(tensor), tensor.dtype, bytes.mutable_bytes());
   }
-  return Part{tensor.dtype, slice.shape(), std::move(bytes)};
+  return CatPart{tensor.dtype, slice.shape(), std::move(bytes)};
 }
 
 // Opens the output, which is written completely or not at all. An empty path is
@@ -107,7 +107,7 @@ Result<std::unique_ptr<ByteSink>> OpenOut(const std::string& path) {
 }
 
 // Writes an npy file. If NumPy lacks the dtype, writes the elements' bits.
-Status WriteNpy(const std::string& path, const Part& part) {
+Status WriteNpy(const std::string& path, const CatPart& part) {
   const DType bits = NumpyBits(part.dtype);
   if (bits != part.dtype) {
     Tell(fmt::format("haulway: NumPy has no {}: the bits are written as {}\n",
@@ -146,7 +146,7 @@ Result<Buffer> ReadRecord(const CatOptions& options,
 }
 
 // `text` is the printed part, if it is not written to a file.
-void PrintJson(const CatOptions& options, const Part& part,
+void PrintJson(const CatOptions& options, const CatPart& part,
                const std::string& text) {
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files[0]));
@@ -203,7 +203,7 @@ Status Run(const CatOptions& options, bool* is_usage) {
         .In(fmt::format("tensor '{}'", Escape(options.tensor)))
         .Of(ShownName(options.files[0]));
   }
-  HAULWAY_ASSIGN(Part part, ReadPart(*checkpoint, *tensor, std::move(*slice)));
+  HAULWAY_ASSIGN(CatPart part, ReadPart(*checkpoint, *tensor, std::move(*slice)));
   if (options.head != 0) Cut(options.head, &part);
   std::string text;
   if (options.out.ends_with(".npy")) {
@@ -230,7 +230,7 @@ int CatTensor(const CatOptions& options) {
   return is_usage ? kUsage : code;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddCat(CLI::App& app) {
   const auto options = MakeOptions<CatOptions>(app);
   AddFile(app, *options);
   app.add_option("TENSOR", options->tensor,
@@ -263,6 +263,6 @@ extern const Verb kCat = {
     "haulway cat model.pt layer.0.weight --head 10\n"
     "haulway cat model.pt layer.0.weight --out weight.npy\n"
     "haulway cat model.pt layer.0.weight --raw | sha256sum",
-    Add};
+    AddCat};
 
 }  // namespace haulway::cli

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "haulway/checkpoint.h"
@@ -161,5 +162,11 @@ int ForEachFile(const Options& options, const FileVerb& one,
 
 // Set by the SIGINT handler, for calls that can be cancelled.
 extern std::atomic<bool> interrupted;
+
+// Splits KEY=VALUE. Requires: there is a '='.
+inline std::pair<std::string, std::string> SplitPair(const std::string& text) {
+  const size_t at = text.find('=');
+  return {text.substr(0, at), text.substr(at + 1)};
+}
 
 }  // namespace haulway::cli

@@ -210,7 +210,7 @@ int Install(const Options& options, std::string_view shell,
   return kDone;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddCompletion(CLI::App& app) {
   const auto options = std::make_shared<CompletionVerbOptions>();
   app.add_option("SHELL", options->shell, "bash, zsh or fish")
       ->required()
@@ -238,6 +238,6 @@ extern const Verb kCompletion = {
     "haulway completion bash --install\n"
     "source <(haulway completion bash)\n"
     "haulway completion fish | source",
-    Add};
+    AddCompletion};
 
 }  // namespace haulway::cli

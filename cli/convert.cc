@@ -33,12 +33,6 @@ struct ConvertVerbOptions : Options {
 // --json prints all notes.
 constexpr size_t kNotesShown = 20;
 
-// Splits KEY=VALUE. Requires: there is a '='.
-std::pair<std::string, std::string> Split(const std::string& text) {
-  const size_t at = text.find('=');
-  return {text.substr(0, at), text.substr(at + 1)};
-}
-
 Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   ConvertOptions convert = options.convert;
   if (!options.format.empty()) {
@@ -46,12 +40,12 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   }
   if (!options.dtype.empty()) convert.dtype = ParseDType(options.dtype);
   for (const std::string& text : options.rename) {
-    const auto [pattern, replacement] = Split(text);
+    const auto [pattern, replacement] = SplitPair(text);
     HAULWAY_ASSIGN(Renaming rule, MakeRenaming(pattern, replacement));
     convert.rename.push_back(std::move(rule));
   }
   for (const std::string& text : options.set) {
-    auto [key, value] = Split(text);
+    auto [key, value] = SplitPair(text);
     convert.metadata.push_back({std::move(key), std::move(value)});
   }
   HAULWAY_ASSIGN(NameFilter names, NameFilter::Make(NamesOf(options)));
@@ -164,11 +158,11 @@ std::string CheckFormat(const std::string& name) {
 std::string CheckRenaming(const std::string& text) {
   std::string wrong = CheckPair(text);
   if (!wrong.empty()) return wrong;
-  const auto [pattern, replacement] = Split(text);
+  const auto [pattern, replacement] = SplitPair(text);
   return std::string(MakeRenaming(pattern, replacement).status().message());
 }
 
-Runner Add(CLI::App& app) {
+Runner AddConvert(CLI::App& app) {
   const auto options = MakeOptions<ConvertVerbOptions>(app);
   AddBytes(app, *options);
   AddLenient(app, *options);
@@ -220,7 +214,7 @@ extern const Verb kConvert = {
     "haulway convert m.pt m.tensors --rename '^module\\.=' --proof "
     "sha256.json\n"
     "haulway convert model.safetensors step-0 --to torch-dcp",
-    Add,
+    AddConvert,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

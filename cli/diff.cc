@@ -111,7 +111,7 @@ int DiffFiles(const DiffVerbOptions& options) {
   return is_equal ? kDone : kFound;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddDiff(CLI::App& app) {
   const auto options = MakeOptions<DiffVerbOptions>(app);
   AddBytes(app, *options);
   AddLenient(app, *options);
@@ -139,7 +139,7 @@ extern const Verb kDiff = {
     "haulway diff model.pt model.safetensors\n"
     "haulway diff old/ new/ --include 'layers.0.*' --json\n"
     "haulway diff model.pt model-bf16.safetensors --ignore-dtype --rtol 0.01",
-    Add,
+    AddDiff,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -35,12 +35,6 @@ struct EditVerbOptions : Options {
   EditOptions edit;
 };
 
-// Splits KEY=VALUE. Requires: there is a '='.
-std::pair<std::string, std::string> Split(const std::string& text) {
-  const size_t at = text.find('=');
-  return {text.substr(0, at), text.substr(at + 1)};
-}
-
 // Splits KEY=VALUE where KEY is the name of a tensor, which may contain '='.
 Result<std::pair<std::string, std::string>> SplitName(const Checkpoint& file,
                                                       const std::string& text) {
@@ -53,7 +47,7 @@ Result<std::pair<std::string, std::string>> SplitName(const Checkpoint& file,
     }
   }
   return Status(Code::kNotFound,
-                fmt::format("no tensor '{}'", Split(text).first))
+                fmt::format("no tensor '{}'", SplitPair(text).first))
       .Of(file.source().name());
 }
 
@@ -139,7 +133,8 @@ Result<FileEdit> EditOf(const EditVerbOptions& options) {
     HAULWAY_ASSIGN(auto from, OpenOther(name, options));
     edit.merge.push_back(std::move(from));
   }
-  for (const std::string& text : options.set) edit.set.push_back(Split(text));
+  for (const std::string& text : options.set)
+    edit.set.push_back(SplitPair(text));
   edit.unset = options.unset;
   edit.untie = options.untie;
   if (options.dtype.empty()) return edit;
@@ -190,7 +185,7 @@ int EditFile(const EditVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
-Runner Add(CLI::App& app) {
+Runner AddEdit(CLI::App& app) {
   const auto options = MakeOptions<EditVerbOptions>(app);
   AddBytes(app, *options);
   const auto add_list = [&](const char* name, std::vector<std::string>* list,
@@ -241,7 +236,7 @@ extern const Verb kEdit = {
     "haulway edit model.safetensors --set step=1200 --unset draft\n"
     "haulway edit model.pt --drop 'optimizer.*' --rename a.weight=b.weight\n"
     "haulway edit model.tensors --append lora.safetensors --dry-run",
-    Add,
+    AddEdit,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -62,7 +62,7 @@ int Get(const GetVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
-Runner Add(CLI::App& app) {
+Runner AddGet(CLI::App& app) {
   const auto options = MakeOptions<GetVerbOptions>(app);
   AddBytes(app, *options);
   AddLenient(app, *options);
@@ -91,7 +91,7 @@ extern const Verb kGet = {
     "haulway get https://example.com/model.safetensors model.safetensors\n"
     "haulway get https://example.com/model.pt model.pt --verify\n"
     "haulway get s3://models/m.tensors m.tensors --verify --keyfile m.key",
-    Add,
+    AddGet,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

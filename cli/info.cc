@@ -136,7 +136,7 @@ int Info(const Options& options) {
   return kDone;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddInfo(CLI::App& app) {
   const auto options = MakeOptions<Options>(app);
   AddBytes(app, *options);
   AddAllow(app, *options);
@@ -150,7 +150,7 @@ Runner Add(CLI::App& app) {
 extern const Verb kInfo = {"info", "Describe a checkpoint",
                            "haulway info model.pt\n"
                            "haulway info model/ --json",
-                           Add};
+                           AddInfo};
 
 }  // namespace haulway::cli
 

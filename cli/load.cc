@@ -100,7 +100,7 @@ int LoadFile(const LoadVerbOptions& options) {
   return is_empty ? NoMatch(file) : kDone;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddLoad(CLI::App& app) {
   const auto options = MakeOptions<LoadVerbOptions>(app);
   AddBytes(app, *options);
   app.add_option("--repeat", options->repeat, "How often to load the file")
@@ -120,7 +120,7 @@ extern const Verb kLoad = {
     "load", "Load every byte into memory, piece by piece, and report the time",
     "haulway load model.pt --io pread --repeat 3\n"
     "haulway load model/ --include 'layers.0.*'",
-    Add,
+    AddLoad,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -241,7 +241,7 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
   return !names->all() && entries.empty() ? NoMatch(file) : kDone;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddLs(CLI::App& app) {
   const auto options = MakeOptions<LsOptions>(app);
   AddBytes(app, *options);
   AddFilters(app, *options);
@@ -274,7 +274,7 @@ extern const Verb kLs = {"ls", "List tensors",
                          "haulway ls model.pt --tree --depth 2\n"
                          "haulway ls model.pt --stats\n"
                          "haulway ls checkpoints/ --natural",
-                         Add,
+                         AddLs,
                          /*cancels=*/true};
 
 }  // namespace haulway::cli

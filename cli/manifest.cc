@@ -62,7 +62,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
   return is_empty ? NoMatch(file) : kDone;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddManifest(CLI::App& app) {
   const auto options = MakeOptions<ManifestVerbOptions>(app);
   AddFile(app, *options);
   app.add_option("-o,--out", options->out,
@@ -84,7 +84,7 @@ extern const Verb kManifest = {
     "haulway manifest model.pt\n"
     "haulway manifest model.safetensors --out model.sha256.json\n"
     "haulway verify model.gguf --manifest model.sha256.json",
-    Add,
+    AddManifest,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

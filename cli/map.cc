@@ -79,7 +79,7 @@ int MapFile(const MapVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
-Runner Add(CLI::App& app) {
+Runner AddMap(CLI::App& app) {
   const auto options = MakeOptions<MapVerbOptions>(app);
   AddBytes(app, *options);
   AddFile(app, *options);
@@ -96,6 +96,6 @@ extern const Verb kMap = {
     "map", "Show the layout of a file, as a page for a browser or with --json",
     "haulway map model.pt -o model.html\n"
     "haulway map model/ --json",
-    Add};
+    AddMap};
 
 }  // namespace haulway::cli

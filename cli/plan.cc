@@ -130,7 +130,7 @@ std::optional<ShardOptions> ParseShard(const std::string& text) {
   return shard;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddPlan(CLI::App& app) {
   const auto options = MakeOptions<PlanOptions>(app);
   AddBytes(app, *options);
   AddList(app, "--slice", options->slices,
@@ -163,7 +163,7 @@ extern const Verb kPlan = {
     "haulway plan-reads model.pt --include 'layers.0.*'\n"
     "haulway plan-reads model.pt --slice layer.0.weight=0:128,: --json\n"
     "haulway plan-reads model.pt --shard 1/8",
-    Add,
+    AddPlan,
     /*cancels=*/false,
     /*alias=*/"plan"};
 

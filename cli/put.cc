@@ -66,7 +66,7 @@ int Put(const PutVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
-Runner Add(CLI::App& app) {
+Runner AddPut(CLI::App& app) {
   const auto options = MakeOptions<PutVerbOptions>(app);
   AddBytes(app, *options);
   app.add_option_function<std::string>(
@@ -109,7 +109,7 @@ extern const Verb kPut = {
     "haulway put model.safetensors s3://bucket/models/model.safetensors\n"
     "haulway put model.tensors redis://localhost/model --overwrite\n"
     "haulway put --abort s3://bucket/models/",
-    Add,
+    AddPut,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

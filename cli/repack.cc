@@ -69,7 +69,7 @@ int RepackFile(const RepackVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
-Runner Add(CLI::App& app) {
+Runner AddRepack(CLI::App& app) {
   const auto options = MakeOptions<RepackVerbOptions>(app);
   AddBytes(app, *options);
   AddFile(app, *options);
@@ -90,7 +90,7 @@ extern const Verb kRepack = {
     "repack", "Rewrite a PyTorch checkpoint in the layout of torch.save",
     "haulway repack old.pt new.pt --compact\n"
     "haulway repack model.pt model.pt --align 4096",
-    Add,
+    AddRepack,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -78,7 +78,7 @@ int RepairFile(const RepairVerbOptions& options) {
   return is_whole ? kDone : kFound;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddRepair(CLI::App& app) {
   const auto options = MakeOptions<RepairVerbOptions>(app);
   AddBytes(app, *options);
   AddFile(app, *options);
@@ -104,7 +104,7 @@ extern const Verb kRepair = {
     "others from copies",
     "haulway repair damaged.pt whole.pt --from copy.safetensors\n"
     "haulway repair cut.safetensors rest.safetensors",
-    Add,
+    AddRepair,
     /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -119,7 +119,7 @@ int ScanFiles(const ScanOptions& options) {
   return worst == Verdict::kUnknown ? kFailed : kDone;
 }
 
-Runner Add(CLI::App& app) {
+Runner AddScan(CLI::App& app) {
   const auto options = MakeOptions<ScanOptions>(app);
   AddBytes(app, *options);
   app.add_flag("-v,--verbose", options->verbose,
@@ -144,6 +144,6 @@ extern const Verb kScan = {
     "haulway scan models/ --allow mymodel.Config\n"
     "haulway scan models/ --sarif found.sarif\n"
     "Exit codes: 0 SAFE, 1 UNSAFE, 2 UNKNOWN; the worst one for several files.",
-    Add};
+    AddScan};
 
 }  // namespace haulway::cli

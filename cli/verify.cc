@@ -155,7 +155,7 @@ Result<std::vector<std::string>> AsOne(std::string_view folder,
   return std::vector<std::string>{std::string(folder)};
 }
 
-Runner Add(CLI::App& app) {
+Runner AddVerify(CLI::App& app) {
   const auto options = MakeOptions<VerifyVerbOptions>(app);
   AddBytes(app, *options);
   app.add_flag("-q,--quiet", options->quiet, "Print only failures");
@@ -186,6 +186,6 @@ extern const Verb kVerify = {
     "haulway verify checkpoints/ --lenient\n"
     "haulway verify model/pytorch_model.bin.index.json\n"
     "haulway verify model.gguf --manifest model.sha256.json",
-    Add};
+    AddVerify};
 
 }  // namespace haulway::cli

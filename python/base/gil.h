@@ -6,10 +6,14 @@
 #include <Python.h>
 
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <type_traits>
 
 namespace haulway::python {
+
+// Copies shorter than this keep the GIL: releasing it costs more than the copy.
+inline constexpr size_t kLongCopy = size_t{64} << 10;
 
 // Returns false once the interpreter has begun to finalize: threads may not
 // enter Python any more.

@@ -26,9 +26,6 @@ namespace haulway::python {
 
 namespace {
 
-// Copies shorter than this keep the GIL: releasing it costs more than the copy.
-constexpr size_t kLongCopy = size_t{64} << 10;
-
 // Makes a Python object the owner of a Buffer. The object is released with the
 // GIL held.
 std::shared_ptr<const void> OwnerOf(nb::object object) {

@@ -33,7 +33,6 @@ namespace {
 
 using Part = std::span<const std::byte>;
 
-constexpr uint64_t kLongCopy = uint64_t{64} << 10;
 constexpr uint64_t kAlign = 64;
 // How long to wait for room in a full arena between checks of the parent.
 constexpr uint64_t kSliceNs = 20'000'000;

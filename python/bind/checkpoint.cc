@@ -126,7 +126,7 @@ nb::list Names(const Checkpoint& checkpoint) {
   return nb::borrow<nb::list>(names);
 }
 
-nb::str Text(std::string_view text) {
+nb::str StrOf(std::string_view text) {
   return nb::str(text.data(), text.size());
 }
 
@@ -159,7 +159,7 @@ nb::object DescribeTensor(const Checkpoint& checkpoint, uint32_t row) {
   nb::object storage = nb::none();
   if (info.storage != kNoStorage) storage = nb::int_(info.storage);
   return Named("TensorInfo", kKinds[static_cast<int>(info.kind)],
-               Text(Name(info.dtype)), Ints(info.shape), Ints(info.strides),
+               StrOf(Name(info.dtype)), Ints(info.shape), Ints(info.strides),
                info.storage_offset, storage, info.nbytes, info.requires_grad,
                info.conjugate, info.negative);
 }
@@ -169,8 +169,8 @@ nb::object DescribeStorage(const Checkpoint& checkpoint, uint32_t row) {
   const StorageInfo& info = checkpoint.index().storages.at(row);
   nb::object offset = nb::none();
   if (info.encoding == Encoding::kRaw) offset = nb::int_(info.offset);
-  return Named("StorageInfo", Text(info.key), Text(info.location),
-               Text(Name(info.dtype)), info.untyped, info.nbytes, offset);
+  return Named("StorageInfo", StrOf(info.key), StrOf(info.location),
+               StrOf(Name(info.dtype)), info.untyped, info.nbytes, offset);
 }
 
 // Returns a list parallel to `rows`: (a storage's size in bytes, dtype, shape).
@@ -198,7 +198,7 @@ nb::list StorageContents(const Checkpoint& checkpoint,
                        !tensor->negative && !tensor->requires_grad &&
                        IsRowMajor(*tensor);
     if (is_it) {
-      contents.append(nb::make_tuple(storage.nbytes, Text(Name(tensor->dtype)),
+      contents.append(nb::make_tuple(storage.nbytes, StrOf(Name(tensor->dtype)),
                                      Ints(tensor->shape)));
     } else {
       contents.append(nb::make_tuple(storage.nbytes, nb::none(), nb::none()));
@@ -379,7 +379,7 @@ void BindCheckpoint(nb::module_& module) {
              }
              nb::list names;
              for (const std::string_view one : locations) {
-               names.append(Text(one));
+               names.append(StrOf(one));
              }
              return names;
            })

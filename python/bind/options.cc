@@ -108,15 +108,15 @@ nb::list RowsOf() {
 
 // The element type of a vector or an optional, else the type itself.
 template <class Value>
-struct Item {
+struct ItemOf {
   using Type = Value;
 };
 template <class Value>
-struct Item<std::vector<Value>> {
+struct ItemOf<std::vector<Value>> {
   using Type = Value;
 };
 template <class Value>
-struct Item<std::optional<Value>> {
+struct ItemOf<std::optional<Value>> {
   using Type = Value;
 };
 
@@ -128,7 +128,7 @@ void AddReportRows(const std::string& prefix, nb::list* rows) {
   ForEachField(object, [&](const auto& field, const auto& value) {
     const std::string name = fmt::format("{}{}", prefix, field.name);
     rows->append(nb::make_tuple(name, NameOf(field.meaning)));
-    using Type = typename Item<std::remove_cvref_t<decltype(value)>>::Type;
+    using Type = typename ItemOf<std::remove_cvref_t<decltype(value)>>::Type;
     if constexpr (HasFields<Type>) AddReportRows<Type>(name + ".", rows);
   });
 }

@@ -52,7 +52,7 @@ IndexItem ItemOf(nb::handle object) {
   return item;
 }
 
-nb::tuple Ints(const std::vector<int64_t>& numbers) {
+nb::tuple IntsOf(const std::vector<int64_t>& numbers) {
   return nb::tuple(nb::cast(numbers));
 }
 
@@ -71,8 +71,8 @@ nb::tuple SelectParts(const nb::tuple& index, const std::vector<int64_t>& shape,
   for (const DimSlice& slice : selected->slices) {
     slices.append(nb::make_tuple(slice.start, slice.stop, slice.step));
   }
-  return nb::make_tuple(slices, Ints(selected->shape()),
-                        Ints(selected->strides()),
+  return nb::make_tuple(slices, IntsOf(selected->shape()),
+                        IntsOf(selected->strides()),
                         selected->IsLargerThan(strides));
 }
 

@@ -30,7 +30,7 @@ nb::object Steal(PyObject* object) {
   return nb::steal(object);
 }
 
-nb::object Text(std::string_view text) {
+nb::object PickleText(std::string_view text) {
   return Steal(PyUnicode_DecodeUTF8(
       text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
 }
@@ -163,7 +163,7 @@ nb::object TreeBuilder::Build(const Value& value) {
       return Steal(PyComplex_FromDoubles(value.complex().real(),
                                          value.complex().imag()));
     case Kind::kString:
-      return Text(value.text());
+      return PickleText(value.text());
     case Kind::kRawString:
       return Raw(value.text());
     case Kind::kBytes:
@@ -185,8 +185,9 @@ nb::object TreeBuilder::Build(const Value& value) {
     case Kind::kCounter:
       return BuildMapping(value);
     case Kind::kGlobal:
-      return Remember(value, factory_.attr("name")(Text(value.global().module),
-                                                   Text(value.global().name)));
+      return Remember(value,
+                      factory_.attr("name")(PickleText(value.global().module),
+                                            PickleText(value.global().name)));
     case Kind::kObject:
       return BuildObject(value);
     case Kind::kPersistent: {
@@ -203,7 +204,7 @@ nb::object TreeBuilder::BuildWhole() {
   if (!index_.flat) return Build(index_.root);
   nb::dict dict;
   for (const Entry& entry : index_.entries) {
-    Check(PyDict_SetItem(dict.ptr(), Text(entry.name).ptr(),
+    Check(PyDict_SetItem(dict.ptr(), PickleText(entry.name).ptr(),
                          BuildTensor(entry.tensor).ptr()));
   }
   return dict;
@@ -277,8 +278,8 @@ nb::object TreeBuilder::BuildObject(const Value& value) {
     return Remember(value, BuildTensor(object.tensor));
   }
   const Global* callable = NameOf(object);
-  const nb::object module = Text(callable->module);
-  const nb::object name = Text(callable->name);
+  const nb::object module = PickleText(callable->module);
+  const nb::object name = PickleText(callable->name);
   nb::object kwargs = nb::none();
   if (object.extras != nullptr) kwargs = Build(object.extras->kwargs);
   const nb::object args = Build(object.args);
@@ -360,7 +361,7 @@ nb::object TreeBuilder::Base(uint32_t storage) {
 
 nb::object TreeBuilder::BuildArray(const TensorInfo& tensor) {
   nb::object& dtype = dtypes_[tensor.dtype];
-  if (!dtype.is_valid()) dtype = dtype_named_(Text(Name(tensor.dtype)));
+  if (!dtype.is_valid()) dtype = dtype_named_(PickleText(Name(tensor.dtype)));
   const auto rank = static_cast<Py_ssize_t>(tensor.shape.size());
   const nb::object shape = Steal(PyTuple_New(rank));
   for (Py_ssize_t d = 0; d < rank; ++d) {

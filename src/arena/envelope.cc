@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "arena/append.h"
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "haulway/items.h"
@@ -20,12 +21,6 @@ constexpr uint32_t kKnownFlags = EnvelopePart::kInline | EnvelopePart::kBytes |
 
 static_assert(std::endian::native == std::endian::little,
               "swap here to support a big-endian machine");
-
-template <class T>
-void Append(T value, std::vector<std::byte>* out) {
-  const auto bytes = std::as_bytes(std::span<const T>(&value, 1));
-  out->insert(out->end(), bytes.begin(), bytes.end());
-}
 
 Status Bad(const ByteCursor& cursor, std::string_view what) {
   return Status(Code::kCorrupt, what).At(cursor.position()).In("envelope");

@@ -13,6 +13,7 @@
 
 #include <utility>
 
+#include "arena/append.h"
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "haulway/items.h"
@@ -24,15 +25,9 @@ namespace {
 constexpr uint32_t kMostValues = 1'000'000;
 constexpr int kDeepest = 100;
 constexpr uint8_t kMostDimensions = 64;
-constexpr uint8_t kKnownFlags = ItemTensor::kOfNumpy | ItemTensor::kOfTorch |
-                                ItemTensor::kReadOnly |
-                                ItemTensor::kRequiresGrad;
-
-template <class T>
-void Append(T value, std::vector<std::byte>* out) {
-  const auto bytes = std::as_bytes(std::span<const T>(&value, 1));
-  out->insert(out->end(), bytes.begin(), bytes.end());
-}
+constexpr uint8_t kTensorFlags = ItemTensor::kOfNumpy | ItemTensor::kOfTorch |
+                                 ItemTensor::kReadOnly |
+                                 ItemTensor::kRequiresGrad;
 
 void AppendText(std::string_view text, std::vector<std::byte>* out) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -148,7 +143,7 @@ class Reader {
     HAULWAY_TRY(CheckPart(tensor->part));
     const auto dtype = DTypeFromName(name);
     if (!dtype.has_value()) return Bad("unknown dtype");
-    if (rank > kMostDimensions || (tensor->flags & ~kKnownFlags) != 0) {
+    if (rank > kMostDimensions || (tensor->flags & ~kTensorFlags) != 0) {
       return Bad("tensor of unknown flags, or too many dimensions");
     }
     tensor->dtype = *dtype;

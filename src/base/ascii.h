@@ -21,6 +21,17 @@ inline std::string LowerCase(std::string_view text) {
   return lower;
 }
 
+constexpr bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+// Letters, digits and the underscore.
+constexpr bool IsWord(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+         (c >= '0' && c <= '9');
+}
+// A byte of a word in which any character outside of ASCII may stand.
+constexpr bool IsWordByte(char c) {
+  return IsWord(c) || static_cast<unsigned char>(c) >= 0x80;
+}
+
 // Returns `text` without leading and trailing blanks.
 constexpr std::string_view Trim(std::string_view text,
                                 std::string_view blanks = " \t\r\n") {

@@ -20,13 +20,13 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/page_bytes.h"
 #include "haulway/options.h"
 
 namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPageBytes = 4 * kKiB;
 constexpr uint64_t kUnitBytes = FreshMemory::kUnitBytes;
 // Smaller allocations come from the heap.
 constexpr uint64_t kSmallestMapped = 32 * kKiB;

@@ -14,4 +14,8 @@ inline uint64_t PageBytes() {
   return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
+// The smallest page. Copies to and from addresses with the same offset within
+// one are fastest, whatever the kernel's page is.
+inline constexpr uint64_t kPageBytes = 4096;
+
 }  // namespace haulway

@@ -44,6 +44,16 @@ Result<UniqueFd> OpenForReading(const std::string& path);
 // else.
 Result<uint64_t> RegularFileSize(int fd, const std::string& path);
 
+// Repeats a system call while a signal interrupts it.
+template <class Call>
+int RetryInterrupted(Call call) {
+  int result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
 // Fills `out` from `offset`. Continues after short reads and EINTR. Fails with
 // kTruncated if the file ends first.
 Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out);

@@ -35,7 +35,7 @@ std::atomic<size_t> used_slots{0};  // No slot from here on was ever used.
 [[gnu::tls_model("initial-exec")]] thread_local GuardedSection* section =
     nullptr;
 
-struct sigaction earlier;  // Written once, before the handler can run.
+struct sigaction earlier_bus;  // Written once, before the handler can run.
 
 Slot* Find(uintptr_t address) {
   const size_t used = used_slots.load(std::memory_order_acquire);
@@ -83,11 +83,12 @@ void OnSigbus(int signal, siginfo_t* info, void* context) {
     }
   }
   // Not a guarded access: do what would happen without the guard.
-  if ((earlier.sa_flags & SA_SIGINFO) != 0) {
-    earlier.sa_sigaction(signal, info, context);
-  } else if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) {
-    earlier.sa_handler(signal);
-  } else if (earlier.sa_handler == SIG_DFL || info->si_code > 0) {
+  if ((earlier_bus.sa_flags & SA_SIGINFO) != 0) {
+    earlier_bus.sa_sigaction(signal, info, context);
+  } else if (earlier_bus.sa_handler != SIG_DFL &&
+             earlier_bus.sa_handler != SIG_IGN) {
+    earlier_bus.sa_handler(signal);
+  } else if (earlier_bus.sa_handler == SIG_DFL || info->si_code > 0) {
     // The access is repeated on return, or the signal is raised again, and ends
     // the process.
     ::signal(signal, SIG_DFL);
@@ -96,19 +97,19 @@ void OnSigbus(int signal, siginfo_t* info, void* context) {
   errno = error;
 }
 
-bool Install() {
+bool InstallGuard() {
   struct sigaction action {};
   action.sa_sigaction = OnSigbus;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   ::sigemptyset(&action.sa_mask);
-  return ::sigaction(SIGBUS, nullptr, &earlier) == 0 &&
+  return ::sigaction(SIGBUS, nullptr, &earlier_bus) == 0 &&
          ::sigaction(SIGBUS, &action, nullptr) == 0;
 }
 
 }  // namespace
 
 void CatchSigbus() {
-  static const bool installed = Install();
+  static const bool installed = InstallGuard();
   (void)installed;
 }
 

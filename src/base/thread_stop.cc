@@ -85,15 +85,15 @@ struct Call {
 };
 
 // An anonymous mapping.
-class Pages {
+class Stacks {
  public:
-  explicit Pages(size_t bytes)
+  explicit Stacks(size_t bytes)
       : bytes_(bytes),
         address_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  ~Pages() {
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+  ~Stacks() {
     if (ok()) ::munmap(address_, bytes_);
   }
   bool ok() const { return address_ != MAP_FAILED; }
@@ -303,7 +303,7 @@ Status Run(Call& call) {
       ::open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) return Refused("/proc lists none");
   call.task_folder = folder.get();
-  const Pages stack(kStackBytes);
+  const Stacks stack(kStackBytes);
   if (!stack.ok()) return Status::FromErrno(errno, "no stack for a helper");
   const pid_t helper =
       ::clone(Help, stack.end(),
@@ -351,7 +351,7 @@ Status TryThreadStop(pid_t thread) {
   if (IsTraced()) return Refused("a debugger traces this process");
   if (kThreadSanitizer) return Refused("ThreadSanitizer watches them");
   if (MayBeKilled()) return Refused("system calls are filtered");
-  const Pages memory(sizeof(Call));
+  const Stacks memory(sizeof(Call));
   if (!memory.ok()) return Status::FromErrno(errno, "no memory for a helper");
   Call& call = *new (memory.begin()) Call;
   call.probe = thread;
@@ -360,7 +360,7 @@ Status TryThreadStop(pid_t thread) {
 
 Status WhileOthersStopped(void (*work)(void* argument), void* argument,
                           std::chrono::milliseconds patience) {
-  const Pages memory(sizeof(Call));
+  const Stacks memory(sizeof(Call));
   if (!memory.ok()) return Status::FromErrno(errno, "no memory for a helper");
   Call& call = *new (memory.begin()) Call;
   call.work = work;

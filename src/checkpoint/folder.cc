@@ -37,7 +37,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr size_t kMostNamed = 10;  // In a message.
 // Files that open a directory of torch.distributed.checkpoint: one that ranks
 // saved together, and one that each saved on its own.

@@ -182,8 +182,6 @@ constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
                                        .open = OpenSharded,
                                        .verify = VerifySharded};
 
-constexpr std::string_view kIndexSuffix = ".index.json";
-
 // Data files; the directory's `.metadata` says what is in them.
 constexpr std::string_view kDataFileSuffix = ".distcp";
 

@@ -16,7 +16,7 @@ namespace haulway {
 namespace {
 
 // Suffixes of other formats. A suffix in a format's row takes precedence.
-constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
+constexpr std::pair<std::string_view, std::string_view> kOtherFormats[] = {
     {".ggml", "GGML"},
     {".h5", "HDF5"},
     {".hdf5", "HDF5"},
@@ -59,7 +59,7 @@ std::string WrittenEndings() {
 
 std::string_view ForeignBySuffix(std::string_view path) {
   const std::string suffix = Suffix(path);
-  for (const auto& [known, name] : kForeign) {
+  for (const auto& [known, name] : kOtherFormats) {
     if (suffix == known) return name;
   }
   return {};

@@ -216,7 +216,7 @@ std::string FromEnvironment(std::string_view name) {
 // Returns whether a file is an index some of whose files are not there.
 bool LacksShards(const ByteSource& source) {
   const ParseLimits limits;
-  if (!source.name().ends_with(".index.json") ||
+  if (!source.name().ends_with(kIndexSuffix) ||
       source.size() > limits.max_header_bytes) {
     return false;
   }

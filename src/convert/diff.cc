@@ -37,9 +37,6 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPieceBytes = kMiB;
-constexpr size_t kNumbersAtOnce = 512;  // Fits the L1 cache.
-
 // Statistics of some of a tensor's elements.
 struct Tally {
   uint64_t differing = 0;
@@ -202,7 +199,7 @@ class Comparison {
     pair.b_dtype = y.dtype;
     pair.count = x.nbytes / ItemBytes(x.dtype);
     pair.piece_elements =
-        kPieceBytes / std::max(ItemBytes(x.dtype), ItemBytes(y.dtype));
+        convert::kPieceBytes / std::max(ItemBytes(x.dtype), ItemBytes(y.dtype));
     pair.place = a_.index().storages[x.storage].offset +
                  x.storage_offset * ItemBytes(x.dtype);
     total_ += x.nbytes;
@@ -262,7 +259,7 @@ class Comparison {
     uint64_t bytes = 0;
     for (size_t i = 0; i < work.size(); ++i) {
       bytes += PieceBytes(work[i]);
-      if (bytes < kPieceBytes && i + 1 != work.size()) continue;
+      if (bytes < convert::kPieceBytes && i + 1 != work.size()) continue;
       starts.push_back(i + 1);
       bytes = 0;
     }
@@ -358,8 +355,8 @@ class Comparison {
   Tally CountNumbers(const Pair& pair, std::span<const std::byte> a,
                      std::span<const std::byte> b, Memory& memory) const {
     if (memory.a_numbers == nullptr) {
-      memory.a_numbers = std::make_unique<double[]>(kNumbersAtOnce);
-      memory.b_numbers = std::make_unique<double[]>(kNumbersAtOnce);
+      memory.a_numbers = std::make_unique<double[]>(convert::kNumbersAtOnce);
+      memory.b_numbers = std::make_unique<double[]>(convert::kNumbersAtOnce);
     }
     const size_t parts = convert::NumbersPerElement(pair.a_dtype);
     const uint64_t a_item = ItemBytes(pair.a_dtype);
@@ -369,7 +366,7 @@ class Comparison {
     const bool is_wide = IsWide(pair.a_dtype) || IsWide(pair.b_dtype);
     const bool is_exact = is_wide && pair.a_dtype == pair.b_dtype;
     const uint64_t count = a.size() / a_item;
-    const uint64_t step = kNumbersAtOnce / parts;
+    const uint64_t step = convert::kNumbersAtOnce / parts;
     Tally tally;
     for (uint64_t at = 0; at < count; at += step) {
       const uint64_t size = std::min(step, count - at);
@@ -500,9 +497,9 @@ class Comparison {
   Memory Borrow() {
     const std::lock_guard lock(mutex_);
     if (memories_.empty()) {
-      return {std::make_unique_for_overwrite<std::byte[]>(kPieceBytes),
-              std::make_unique_for_overwrite<std::byte[]>(kPieceBytes), nullptr,
-              nullptr};
+      return {std::make_unique_for_overwrite<std::byte[]>(convert::kPieceBytes),
+              std::make_unique_for_overwrite<std::byte[]>(convert::kPieceBytes),
+              nullptr, nullptr};
     }
     Memory memory = std::move(memories_.back());
     memories_.pop_back();

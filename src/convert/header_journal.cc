@@ -19,6 +19,7 @@
 #include "base/digest.h"
 #include "base/posix.h"
 #include "base/text.h"
+#include "convert/patch.h"
 #include "io/file_system.h"
 
 namespace haulway::convert {
@@ -32,7 +33,6 @@ constexpr std::string_view kMagic = "haulway-header 1";
 constexpr size_t kHeadBytes = kMagic.size() + 16;
 constexpr size_t kTailBytes = 4;
 // A disk writes a sector completely or not at all.
-constexpr uint64_t kSectorBytes = 512;
 
 // Returns `path` without symbolic links, so that a file has one journal,
 // whichever link leads to it.

@@ -7,9 +7,15 @@
 #include <span>
 
 #include "haulway/dtype.h"
+#include "haulway/options.h"
 #include "tensor/dtype_kind.h"
 
 namespace haulway::convert {
+
+// Bytes of tensors that a thread takes at once, and elements of these that are
+// converted at once: the numbers fit the L1 cache.
+inline constexpr uint64_t kPieceBytes = kMiB;
+inline constexpr size_t kNumbersAtOnce = 512;
 
 // Returns whether ToNumbers() supports the dtype: every floating-point, integer
 // and complex dtype, and booleans.

@@ -18,15 +18,16 @@ namespace {
 
 // A container, and the names of what it holds without their last part: empty,
 // or with a dot at the end.
-struct Place {
+struct NamedValue {
   Value value;
   std::string path;
   std::string escaped;
 };
 
-class Walk {
+class NameWalk {
  public:
-  Walk(const CheckpointIndex& index, const NameEdits& edits, TreeArena* arena)
+  NameWalk(const CheckpointIndex& index, const NameEdits& edits,
+           TreeArena* arena)
       : renamed_(edits.rename.begin(), edits.rename.end()),
         dropped_(edits.drop.begin(), edits.drop.end()),
         arena_(*arena) {
@@ -36,7 +37,7 @@ class Walk {
   Status Run(const Value& root) {
     pending_.push_back({root, "", ""});
     while (!pending_.empty()) {
-      const Place place = std::move(pending_.back());
+      const NamedValue place = std::move(pending_.back());
       pending_.pop_back();
       const Value& value = place.value;
       if (!value.is_mapping() && !value.is(Kind::kList) &&
@@ -86,7 +87,7 @@ class Walk {
   }
 
   // Visits a dict.
-  Status Visit(const Value& value, const Place& place) {
+  Status Visit(const Value& value, const NamedValue& place) {
     const Mapping& old = value.mapping();
     std::vector<MappingItem> items;
     std::set<std::string_view> keys;
@@ -162,7 +163,7 @@ class Walk {
   TreeArena& arena_;
   std::set<std::string, std::less<>> met_;
   std::unordered_set<std::string_view> names_;  // Those of the entries.
-  std::vector<Place> pending_;
+  std::vector<NamedValue> pending_;
   std::unordered_set<const void*> visited_;
   std::unordered_map<const void*, Value> edited_;
 };
@@ -171,7 +172,7 @@ class Walk {
 
 Result<std::unordered_map<const void*, Value>> EditedDicts(
     const CheckpointIndex& index, const NameEdits& edits, TreeArena* arena) {
-  Walk walk(index, edits, arena);
+  NameWalk walk(index, edits, arena);
   HAULWAY_TRY(walk.Run(index.root));
   return walk.take();
 }

@@ -7,8 +7,6 @@ namespace haulway::convert {
 
 namespace {
 
-constexpr uint64_t kSectorBytes = 512;
-
 // Returns whether the payload already is in the file, at its final place.
 bool IsInPlace(const Payload& payload, const ByteSource& file) {
   if (payload.length == 0) return true;

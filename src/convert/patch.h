@@ -13,13 +13,16 @@
 
 namespace haulway::convert {
 
+// A disk writes a sector whole or not at all.
+inline constexpr uint64_t kSectorBytes = 512;
+
 // The bytes from the first to the last difference.
 struct Patch {
   uint64_t offset = 0;
   std::vector<std::byte> bytes;   // Empty if nothing differs.
   std::vector<std::byte> before;  // The current bytes.
 
-  // Returns whether the patch lies in one sector of 512 bytes. Such a write is
+  // Returns whether the patch lies in one sector. Such a write is
   // atomic even if the process ends or power fails. A larger one may be
   // partial, and half a header of one file and half of another are neither.
   bool is_atomic() const;

@@ -18,7 +18,7 @@ namespace haulway::convert {
 
 namespace {
 
-constexpr uint64_t kPieceBytes = 256 * kKiB;
+constexpr uint64_t kReadBytes = 256 * kKiB;
 
 // Reads elements piece by piece.
 struct Pieces {
@@ -29,12 +29,12 @@ struct Pieces {
   void Start(BytesToWrite all) {
     bytes = std::move(all);
     memory = std::make_unique_for_overwrite<std::byte[]>(
-        std::min(kPieceBytes, bytes.length));
+        std::min(kReadBytes, bytes.length));
   }
   // Returns the next piece; empty after the last.
   Result<std::span<const std::byte>> Next() {
-    const std::span<std::byte> piece(
-        memory.get(), std::min(kPieceBytes, bytes.length - done));
+    const std::span<std::byte> piece(memory.get(),
+                                     std::min(kReadBytes, bytes.length - done));
     if (!piece.empty()) {
       HAULWAY_TRY(bytes.source->ReadAt(bytes.source_offset + done, piece));
     }

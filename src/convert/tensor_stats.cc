@@ -18,9 +18,6 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPieceBytes = kMiB;
-constexpr size_t kNumbersAtOnce = 512;  // Fits the L1 cache.
-
 // Moments are statistics of some numbers that can be combined with others by
 // the method of Chan, Golub and LeVeque, which loses no digits to large means.
 struct Moments {
@@ -118,7 +115,8 @@ class Measuring {
     one.position = position;
     one.dtype = info.dtype;
     one.bytes = convert::ElementsOf(checkpoint_, tensor, info.dtype, source_);
-    one.pieces.resize((info.nbytes + kPieceBytes - 1) / kPieceBytes);
+    one.pieces.resize((info.nbytes + convert::kPieceBytes - 1) /
+                      convert::kPieceBytes);
     total_ += info.nbytes;
     return Status();
   }
@@ -127,16 +125,17 @@ class Measuring {
     if (options_.cancel != nullptr && options_.cancel->load()) {
       return Status(Code::kCancelled, "measuring was cancelled");
     }
-    const uint64_t first = piece * kPieceBytes;
-    const uint64_t size = std::min(kPieceBytes, one.bytes.length - first);
+    const uint64_t first = piece * convert::kPieceBytes;
+    const uint64_t size =
+        std::min(convert::kPieceBytes, one.bytes.length - first);
     const auto memory = std::make_unique_for_overwrite<std::byte[]>(size);
     const std::span<std::byte> bytes(memory.get(), size);
     HAULWAY_TRY(
         one.bytes.source->ReadAt(one.bytes.source_offset + first, bytes));
     const size_t parts = convert::NumbersPerElement(one.dtype);
     const uint64_t item = ItemBytes(one.dtype);
-    const uint64_t step = kNumbersAtOnce / parts * item;
-    double numbers[kNumbersAtOnce];
+    const uint64_t step = convert::kNumbersAtOnce / parts * item;
+    double numbers[convert::kNumbersAtOnce];
     for (uint64_t at = 0; at < size; at += step) {
       const uint64_t part = std::min(step, size - at);
       convert::ToNumbers(bytes.subspan(at, part), one.dtype, numbers);

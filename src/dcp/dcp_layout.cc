@@ -26,10 +26,6 @@ constexpr uint64_t kMostComparisons = uint64_t{1} << 28;
 // Maximum number of chunks for which a hole is located.
 constexpr size_t kMostForHole = 1000;
 
-bool IsEmpty(const Chunk& chunk) {
-  return std::ranges::find(chunk.sizes, 0) != chunk.sizes.end();
-}
-
 bool Overlap(const Chunk& a, const Chunk& b) {
   for (size_t d = 0; d < a.sizes.size(); ++d) {
     if (a.offsets[d] >= b.offsets[d] + b.sizes[d] ||

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -21,6 +22,11 @@
 #include "haulway/tree.h"
 
 namespace haulway::dcp {
+
+// Returns whether a chunk has no elements.
+inline bool IsEmpty(const Chunk& chunk) {
+  return std::ranges::find(chunk.sizes, 0) != chunk.sizes.end();
+}
 
 // Returns whether a file that begins with `head` is such a pickle.
 bool IsMetadata(std::span<const std::byte> head);

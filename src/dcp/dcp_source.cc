@@ -29,6 +29,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "dcp/dcp_archive.h"
+#include "dcp/dcp_metadata.h"
 #include "dcp/dcp_order.h"
 #include "io/join_ranges.h"
 
@@ -54,10 +55,6 @@ constexpr uint64_t kReordered = uint64_t{1} << 63;
 
 bool IsInOtherOrder(uint64_t payload) {
   return payload != kUnknown && (payload & kReordered) != 0;
-}
-
-bool IsEmpty(const Chunk& chunk) {
-  return std::ranges::find(chunk.sizes, 0) != chunk.sizes.end();
 }
 
 }  // namespace

@@ -32,7 +32,6 @@ namespace {
 // tensor (an empty name, no dimensions).
 constexpr uint64_t kLeastKeyValue = 8 + 1 + 4 + 1;
 constexpr uint64_t kLeastTensor = 8 + 4 + 4 + 8;
-constexpr std::string_view kAlignmentKey = "general.alignment";
 
 struct ValueTypeInfo {
   std::string_view name;

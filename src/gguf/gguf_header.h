@@ -28,6 +28,8 @@ namespace haulway::gguf {
 inline constexpr std::string_view kMagic = "GGUF";
 inline constexpr uint64_t kDefaultAlignment = 32;
 // Maximum length of a tensor's name in bytes.
+// The key whose value is the alignment of the data.
+inline constexpr std::string_view kAlignmentKey = "general.alignment";
 inline constexpr uint64_t kLongestName = 63;
 inline constexpr uint64_t kLongestKey = 65535;  // In bytes.
 inline constexpr uint32_t kMostDimensions = 4;

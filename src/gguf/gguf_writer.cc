@@ -38,7 +38,6 @@ namespace {
 
 constexpr uint32_t kVersion = 3;
 constexpr uint64_t kMostAlignment = uint64_t{1} << 31;  // Stored as a u32.
-constexpr std::string_view kAlignmentKey = "general.alignment";
 constexpr std::string_view kArchitectureKey = "general.architecture";
 
 class GgufLayout : public Layout {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/page_bytes.h"
 #include "base/posix.h"
 #include "base/sha256.h"
 #include "base/text.h"
@@ -48,7 +49,6 @@ namespace {
 constexpr uint64_t kBlockBytes = 512 * kKiB;
 // Limits the memory for the state of blocks, whatever size the server reports.
 constexpr uint64_t kMostObjectBytes = uint64_t{1} << 40;
-constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kMarkBytes = 8;
 constexpr std::string_view kEnding = ".haulway-cache";
 // Bytes written between two calls of MakeRoom().

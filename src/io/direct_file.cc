@@ -20,7 +20,7 @@ constexpr uint64_t kPage = 4096;
 // Size of a memory block: a huge page, which is one segment to a device. With
 // small pages, many devices transfer at most 1 MiB at once, and read half as
 // fast.
-constexpr uint64_t kBlockBytes = 2 * kMiB;
+constexpr uint64_t kReadBlock = 2 * kMiB;
 
 uint64_t RoundUp(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
@@ -40,7 +40,7 @@ uint64_t DirectAlignment(int fd) {
     const uint64_t asked =
         std::max(facts.stx_dio_mem_align, facts.stx_dio_offset_align);
     const bool usable = facts.stx_dio_offset_align > 0 &&
-                        std::has_single_bit(asked) && asked <= kBlockBytes / 2;
+                        std::has_single_bit(asked) && asked <= kReadBlock / 2;
     return usable ? std::max(asked, kPage) : 0;
   }
 #endif
@@ -154,7 +154,7 @@ Result<Buffer> DirectFile::TakeBlocks() const {
       return blocks;
     }
   }
-  return AllocateBuffer(kBlockBytes);
+  return AllocateBuffer(kReadBlock);
 }
 
 void DirectFile::GiveBack(Buffer blocks) const {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/posix.h"
 #include "base/text.h"
 #include "io/file_system.h"
 #include "io/own_mappings.h"
@@ -18,14 +19,10 @@ namespace haulway {
 
 namespace {
 
-// Calls `call` again while a signal interrupts it. Returns 0 or an errno.
+// Returns 0 or an errno.
 template <class F>
-int Retry(F call) {
-  int result = 0;
-  do {
-    result = call();
-  } while (result < 0 && errno == EINTR);
-  return result < 0 ? errno : 0;
+int ErrorOf(F call) {
+  return RetryInterrupted(call) < 0 ? errno : 0;
 }
 
 }  // namespace
@@ -36,7 +33,7 @@ Result<std::unique_ptr<EditableFile>> EditableFile::Open(
     return Status(Code::kInvalidArgument, "path holds a NUL byte");
   }
   int fd = -1;
-  const int error = Retry([&] {
+  const int error = ErrorOf([&] {
     fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     return fd;
   });
@@ -46,7 +43,7 @@ Result<std::unique_ptr<EditableFile>> EditableFile::Open(
   std::unique_ptr<EditableFile> file(
       new EditableFile(UniqueFd(fd), std::move(path), durability));
   HAULWAY_TRY(RegularFileSize(fd, file->path_).status());
-  const int locked = Retry([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
+  const int locked = ErrorOf([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
   if (locked == EWOULDBLOCK) {
     return Status(
         Code::kUnavailable,
@@ -84,14 +81,14 @@ Status EditableFile::WriteAt(uint64_t offset,
 
 Status EditableFile::Flush() const {
   if (durability_ == Durability::kNone) return Status();
-  const int error = Retry([&] { return ::fsync(fd_.get()); });
+  const int error = ErrorOf([&] { return ::fsync(fd_.get()); });
   if (error == 0) return Status();
   return Status::FromErrno(error, fmt::format("cannot sync {}", Quote(path_)));
 }
 
 Status EditableFile::Truncate(uint64_t bytes) const {
-  const int error =
-      Retry([&] { return ::ftruncate(fd_.get(), static_cast<off_t>(bytes)); });
+  const int error = ErrorOf(
+      [&] { return ::ftruncate(fd_.get(), static_cast<off_t>(bytes)); });
   if (error == 0) return Status();
   return Status::FromErrno(error,
                            fmt::format("cannot truncate {}", Quote(path_)));
@@ -108,7 +105,7 @@ bool EditableFile::CanInsert(uint64_t block_bytes) const {
   // Inserting at or past the end always fails. EINVAL means that the file
   // system supports inserting.
   const uint64_t past = (*size / block_bytes + 1) * block_bytes;
-  const int error = Retry([&] {
+  const int error = ErrorOf([&] {
     return ::fallocate(fd_.get(), FALLOC_FL_INSERT_RANGE,
                        static_cast<off_t>(past),
                        static_cast<off_t>(block_bytes));
@@ -117,7 +114,7 @@ bool EditableFile::CanInsert(uint64_t block_bytes) const {
 }
 
 Status EditableFile::Insert(uint64_t offset, uint64_t bytes) const {
-  const int error = Retry([&] {
+  const int error = ErrorOf([&] {
     return ::fallocate(fd_.get(), FALLOC_FL_INSERT_RANGE,
                        static_cast<off_t>(offset), static_cast<off_t>(bytes));
   });

@@ -53,16 +53,6 @@ constexpr std::string_view kTemporarySuffix = ".haulway-tmp";
 // Leaves room for the parts that Temporary() adds, in a name of 255 bytes.
 constexpr size_t kLongestStem = 200;
 
-// Repeats a system call while a signal interrupts it.
-template <class Call>
-int Retry(Call call) {
-  int result = 0;
-  do {
-    result = call();
-  } while (result < 0 && errno == EINTR);
-  return result;
-}
-
 std::string PathOfFd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
 Status IsThere(std::string_view path) {
@@ -192,13 +182,14 @@ class FileSink : public ByteSink {
 
   Status Prepare(uint64_t size) override {
     if (direct_.has_value()) HAULWAY_TRY(direct_->Finish());
-    if (Retry([&] {
+    if (RetryInterrupted([&] {
           return ::ftruncate(fd_.get(), static_cast<off_t>(size));
         }) != 0) {
       return Failed("cannot set the size of");
     }
     if (!in_place_) KeepMode();
-    if (durable() && Retry([&] { return ::fsync(fd_.get()); }) != 0) {
+    if (durable() &&
+        RetryInterrupted([&] { return ::fsync(fd_.get()); }) != 0) {
       // Do not retry: dirty pages may count as clean now, so success would
       // prove nothing.
       return Failed("cannot sync");
@@ -234,7 +225,7 @@ class FileSink : public ByteSink {
     int fd = -1;
     errno = target_.has_name() ? EOPNOTSUPP : EACCES;
     if (options_.temporary == nullptr && target_.has_name()) {
-      fd = Retry([&] {
+      fd = RetryInterrupted([&] {
         return ::open(target_.folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC,
                       options_.is_private ? S_IRUSR | S_IWUSR : 0666);
       });
@@ -254,7 +245,7 @@ class FileSink : public ByteSink {
         return Failed("cannot make a new file beside");
       }
       const int old_error = errno;
-      fd = Retry(
+      fd = RetryInterrupted(
           [&] { return ::open(target_.path().c_str(), O_RDWR | O_CLOEXEC); });
       in_place_ = fd >= 0;
       errno = old_error;
@@ -283,7 +274,7 @@ class FileSink : public ByteSink {
         exists || options_.is_private ? S_IRUSR | S_IWUSR : 0666;
     for (int number = 0;; ++number) {
       temporary_ = target_.Temporary(number);
-      const int fd = Retry([&] {
+      const int fd = RetryInterrupted([&] {
         return ::open(temporary_.c_str(),
                       O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, mode);
       });
@@ -325,7 +316,7 @@ class FileSink : public ByteSink {
       errno = ENOSPC;
       return Failed("cannot allocate");
     }
-    const int result = Retry(
+    const int result = RetryInterrupted(
         [&] { return ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)); });
     if (result != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG ||
                         errno == EIO)) {
@@ -336,7 +327,7 @@ class FileSink : public ByteSink {
 
   void OpenDirect() {
     const std::string path = PathOfFd(fd_.get());
-    UniqueFd fd(Retry(
+    UniqueFd fd(RetryInterrupted(
         [&] { return ::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC); }));
     if (fd.get() >= 0) direct_.emplace(std::move(fd), fd_.get());
   }
@@ -464,7 +455,7 @@ class FileSink : public ByteSink {
 
   // Copies the finished file over its target, which is a mount point.
   Status Overwrite(uint64_t size) {
-    const UniqueFd out(Retry(
+    const UniqueFd out(RetryInterrupted(
         [&] { return ::open(target_.path().c_str(), O_WRONLY | O_CLOEXEC); }));
     if (out.get() < 0) return Failed("cannot open");
     HAULWAY_TRY(DetachFromTarget(out.get()));
@@ -479,7 +470,8 @@ class FileSink : public ByteSink {
       done += bytes.size();
     }
     if (::ftruncate(out.get(), static_cast<off_t>(size)) != 0 ||
-        (durable() && Retry([&] { return ::fsync(out.get()); }) != 0) ||
+        (durable() &&
+         RetryInterrupted([&] { return ::fsync(out.get()); }) != 0) ||
         !WriteBack(out.get())) {
       return Failed("cannot finish");
     }
@@ -520,7 +512,7 @@ Result<UniqueFd> OpenStream(const std::string& path, bool is_pipe,
                             std::string_view name) {
   while (true) {
     // O_NONBLOCK: waits can be cancelled.
-    UniqueFd fd(Retry([&] {
+    UniqueFd fd(RetryInterrupted([&] {
       return ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     }));
     if (fd.get() >= 0) return fd;

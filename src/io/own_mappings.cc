@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/page_bytes.h"
 #include "base/text.h"
 #include "base/write_hold.h"
 #include "haulway/options.h"
@@ -24,9 +25,7 @@ namespace haulway {
 
 namespace {
 
-constexpr size_t kPageBytes = 4 * kKiB;
-
-struct Mapping {
+struct MapsLine {
   uintptr_t begin = 0;
   uintptr_t end = 0;
   char access[5] = {};  // As in proc(5), e.g. "rw-p".
@@ -43,7 +42,7 @@ struct Mapping {
   }
 };
 
-bool Parse(const std::string& line, Mapping* mapping) {
+bool Parse(const std::string& line, MapsLine* mapping) {
   unsigned long long begin = 0;
   unsigned long long end = 0;
   int name = 0;
@@ -59,7 +58,7 @@ bool Parse(const std::string& line, Mapping* mapping) {
 
 // The device in proc(5) is not compared, because on some file systems (btrfs,
 // overlayfs) it differs from stat(2).
-bool IsOf(const Mapping& mapping, const struct stat& file) {
+bool IsOf(const MapsLine& mapping, const struct stat& file) {
   if (mapping.inode != file.st_ino) return false;
   struct stat named;
   // A file without this name may have been renamed or deleted.
@@ -69,12 +68,12 @@ bool IsOf(const Mapping& mapping, const struct stat& file) {
 
 // Returns the mappings of the file. At worst, a mapping of a deleted file with
 // the same number is among them, and is copied needlessly.
-std::vector<Mapping> MappingsOf(const struct stat& file) {
+std::vector<MapsLine> MappingsOf(const struct stat& file) {
   std::ifstream maps("/proc/self/maps");
   std::string line;
-  std::vector<Mapping> found;
+  std::vector<MapsLine> found;
   while (std::getline(maps, line)) {
-    Mapping mapping;
+    MapsLine mapping;
     if (Parse(line, &mapping) && IsOf(mapping, file)) {
       found.push_back(mapping);
     }
@@ -113,7 +112,7 @@ int CopyMemory(uintptr_t from, std::span<std::byte> out) {
 
 // Replaces the mapping with a copy of its content. Threads that write to it
 // wait meanwhile.
-Status Detach(const Mapping& mapping, const std::string& path) {
+Status Detach(const MapsLine& mapping, const std::string& path) {
   const size_t bytes = mapping.end - mapping.begin;
   void* copy = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -154,9 +153,9 @@ Status Detach(const Mapping& mapping, const std::string& path) {
 bool HasMappings(const struct stat& file) { return !MappingsOf(file).empty(); }
 
 Status DetachMappings(const struct stat& file, const std::string& path) {
-  const std::vector<Mapping> mappings = MappingsOf(file);
+  const std::vector<MapsLine> mappings = MappingsOf(file);
   if (mappings.empty()) return Status();
-  if (!std::ranges::all_of(mappings, &Mapping::is_private)) {
+  if (!std::ranges::all_of(mappings, &MapsLine::is_private)) {
     return Status(
         Code::kUnsupported,
         fmt::format("{} can only be overwritten in place, which would change "
@@ -164,7 +163,7 @@ Status DetachMappings(const struct stat& file, const std::string& path) {
                     "another name",
                     Quote(path)));
   }
-  for (const Mapping& mapping : mappings) HAULWAY_TRY(Detach(mapping, path));
+  for (const MapsLine& mapping : mappings) HAULWAY_TRY(Detach(mapping, path));
   return Status();
 }
 

@@ -23,6 +23,7 @@
 
 #include "base/checked.h"
 #include "base/no_memory.h"
+#include "base/page_bytes.h"
 #include "base/thread_pool.h"
 #include "decode/encoding_traits.h"
 #include "decode/range_decoder.h"
@@ -42,7 +43,6 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPageBytes = 4 * kKiB;
 constexpr uint64_t kPieceUnit = 64;  // Cuts at multiples split no element.
 
 using Taker = std::function<Status(Piece piece)>;

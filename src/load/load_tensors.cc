@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/no_memory.h"
+#include "base/page_bytes.h"
 #include "base/thread_pool.h"
 #include "decode/storage_decoder.h"
 #include "haulway/load.h"
@@ -33,13 +34,11 @@ namespace {
 
 // From this size on, reading directly into place is faster than copying from a
 // window that is in cache.
-constexpr uint64_t kSmallestDirect = 256 * kKiB;
+constexpr uint64_t kSmallestInPlace = 256 * kKiB;
 constexpr uint64_t kSmallestRead = 64 * kKiB;
 constexpr uint64_t kLargestRead = 1 * kGiB;
-constexpr uint64_t kPageBytes = 4 * kKiB;
-
 // Size of a piece of a storage that is decoded.
-constexpr uint64_t kPieceBytes = 1 * kMiB;
+constexpr uint64_t kDecodedPiece = 1 * kMiB;
 // Batches per thread, so that no thread waits long for the last one.
 constexpr uint64_t kBatchesPerThread = 4;
 
@@ -59,7 +58,7 @@ TensorPlanLimits LimitsOf(const LoadOptions& options) {
   limits.largest_read =
       std::clamp(std::min(options.chunk_bytes, options.memory_budget / 4),
                  kSmallestRead, kLargestRead);
-  limits.smallest_direct = kSmallestDirect;
+  limits.smallest_direct = kSmallestInPlace;
   limits.verify = options.verify;
   return limits;
 }
@@ -244,7 +243,7 @@ class TensorLoader {
       const uint64_t end =
           std::min<uint64_t>(plan_.frames.size(), (t + 1) * kPerTask);
       for (uint64_t f = t * kPerTask; f < end; ++f) {
-        const FrameBytes& frame = plan_.frames[f];
+        const FrameRead& frame = plan_.frames[f];
         const auto bytes = std::span<const std::byte>(frames_).subspan(
             frame.begin, frame.before + frame.after);
         HAULWAY_TRY(decoder.CheckFrame(frame.storage, bytes.first(frame.before),
@@ -266,7 +265,7 @@ class TensorLoader {
     }
     HAULWAY_ASSIGN(
         const LoadStats whole,
-        LoadPieces(checkpoint_, plan_.whole, options, kPieceBytes,
+        LoadPieces(checkpoint_, plan_.whole, options, kDecodedPiece,
                    [&](const Piece& piece) { return TakePiece(piece); }));
     // The statistics name one mode: that of the part that reads more bytes.
     if (whole.read_bytes >= plan_.read_bytes) {

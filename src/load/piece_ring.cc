@@ -7,16 +7,11 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/page_bytes.h"
 #include "haulway/options.h"
 #include "load/load_memory.h"
 
 namespace haulway {
-
-namespace {
-
-constexpr uint64_t kPageBytes = 4 * kKiB;
-
-}  // namespace
 
 struct PieceRing::State {
   Buffer memory;

@@ -15,7 +15,7 @@ namespace {
 // are in cache.
 constexpr uint64_t kBlock = 512;
 constexpr uint64_t kLargestItem = 16;
-using Block = std::array<std::byte, kBlock * kLargestItem>;
+using Elements = std::array<std::byte, kBlock * kLargestItem>;
 
 // Swaps the bytes of elements that are `stride` elements apart.
 void SwapPlaced(std::byte* first, int64_t stride, uint64_t item, uint64_t count,
@@ -44,8 +44,8 @@ void PlaceRow(const Target& target, const std::byte* from,
   const uint64_t cast_item = ItemBytes(target.to);
   const bool is_ready = stride == 1 && target.swap_bytes == 1;
   const bool lands = row.out_stride == 1;
-  Block gathered;
-  Block cast;
+  Elements gathered;
+  Elements cast;
   for (uint64_t done = 0; done < row.count; done += kBlock) {
     const uint64_t size = std::min(kBlock, row.count - done);
     const std::byte* source = from + done * row.stride * item;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/page_bytes.h"
 #include "decode/encoding_traits.h"
 #include "haulway/options.h"
 #include "io/join_ranges.h"
@@ -14,7 +15,6 @@ namespace {
 // Alignment of tensors in memory: a cache line, the widest vector register, and
 // PyTorch's own alignment of records in a file.
 constexpr uint64_t kAlignment = 64;
-constexpr uint64_t kPageBytes = 4 * kKiB;
 // From this size on, an extent keeps its offset modulo a page. For smaller
 // extents, padding costs more memory than direct I/O gains.
 constexpr uint64_t kSmallestPhased = 64 * kKiB;

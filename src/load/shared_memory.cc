@@ -40,13 +40,13 @@ Status Failed(int os_error, const char* what, uint64_t bytes) {
   return Status::FromErrno(os_error, what);
 }
 
-// A Mapping is unmapped when it goes out of scope.
-class Mapping {
+// A SharedMapping is unmapped when it goes out of scope.
+class SharedMapping {
  public:
-  Mapping(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { (void)::munmap(address_, bytes_); }
+  SharedMapping(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
+  SharedMapping(const SharedMapping&) = delete;
+  SharedMapping& operator=(const SharedMapping&) = delete;
+  ~SharedMapping() { (void)::munmap(address_, bytes_); }
 
  private:
   void* const address_;
@@ -150,7 +150,7 @@ Result<Buffer> MemoryFileFiller::Allocate(uint64_t bytes, int threads,
     if (address == MAP_FAILED) {
       return Failed(errno, "cannot map shared memory", bytes);
     }
-    owner = std::make_shared<const Mapping>(address, length);
+    owner = std::make_shared<const SharedMapping>(address, length);
     mapped = {static_cast<std::byte*>(address), length};
     regions_.push_back({mapped, offset, owner});
   }

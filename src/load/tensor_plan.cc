@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/page_bytes.h"
 #include "base/text.h"
 #include "decode/encoding_traits.h"
 #include "decode/storage_decoder.h"
@@ -27,7 +28,6 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kPageBytes = 4 * kKiB;
 // Largest number of runs, since each takes memory. Requests with more runs need
 // a larger hole.
 constexpr uint64_t kMostRuns = 64'000'000;

@@ -56,7 +56,7 @@ struct TensorRead {
 
 // The frame of a storage, in the memory for frames: `before` bytes that precede
 // the payload, and `after` bytes that follow it.
-struct FrameBytes {
+struct FrameRead {
   uint32_t storage;
   uint64_t begin;
   uint64_t before;
@@ -68,7 +68,7 @@ struct TensorPlan {
   std::vector<TensorRead> reads;  // By source offset.
   std::vector<uint32_t> uses;     // Indices of targets.
   std::vector<uint32_t> zeros;    // Targets without stored bytes.
-  std::vector<FrameBytes> frames;
+  std::vector<FrameRead> frames;
   uint64_t frame_bytes = 0;
   // Storages that are read whole, decoded and verified. The targets of whole[i]
   // are whole_targets[whole_begin[i]] to whole_targets[whole_begin[i + 1]],

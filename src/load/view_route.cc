@@ -9,6 +9,7 @@
 #include <cstddef>
 
 #include "base/digest.h"
+#include "base/page_bytes.h"
 #include "base/sigbus_guard.h"
 #include "base/thread_pool.h"
 #include "haulway/source.h"
@@ -18,8 +19,6 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kFetchBytes = 2 * kMiB;
-constexpr uint64_t kPageBytes = 4 * kKiB;
-
 // Ranges cut into pieces to prefetch. Neighbouring ranges share a piece,
 // because they share pages.
 class FetchPieces {

@@ -34,11 +34,11 @@ namespace haulway::npy {
 
 namespace {
 
-constexpr std::string_view kSuffix = ".npy";
+constexpr std::string_view kNpyEnding = ".npy";
 // Bytes read of each record, deflated or not, to find its header. NumPy's
 // header has 128 bytes, and the code tables of a deflated one take at most
 // about 300.
-constexpr uint64_t kFirstRead = 512;
+constexpr uint64_t kMemberStart = 512;
 constexpr size_t kAtOnce = 4096;
 constexpr uint64_t kGrowth = 8;
 
@@ -114,7 +114,7 @@ class NpzReader : public FlatReader {
       const zip::Entry& entry = zip_->entries()[i];
       // If names are equal, which lenient reading accepts, the last one counts.
       if (entry.is_folder() || zip_->Find(entry.name) != i) continue;
-      if (!entry.name.ends_with(kSuffix)) {
+      if (!entry.name.ends_with(kNpyEnding)) {
         others_.push_back(std::string(entry.name));
         continue;
       }
@@ -158,7 +158,7 @@ class NpzReader : public FlatReader {
     requests.reserve(count);
     for (size_t i = 0; i < count; ++i) {
       const zip::Entry& entry = *members_[first + i].entry;
-      starts[i].resize(std::min(entry.compressed_size, kFirstRead));
+      starts[i].resize(std::min(entry.compressed_size, kMemberStart));
       requests.push_back({entry.payload_offset, starts[i]});
     }
     HAULWAY_TRY(source()->ReadMany(requests));
@@ -217,7 +217,7 @@ class NpzReader : public FlatReader {
                     &arena()));
     member->refusal = std::move(header.refusal);
     HAULWAY_TRY(Append(
-        {.name = entry.name.substr(0, entry.name.size() - kSuffix.size()),
+        {.name = entry.name.substr(0, entry.name.size() - kNpyEnding.size()),
          .dtype = header.dtype,
          .shape = header.shape,
          .offset = entry.payload_offset,
@@ -320,7 +320,8 @@ bool IsNpz(std::span<const std::byte> head) {
   const uint16_t name_bytes = cursor.U16();
   cursor.Skip(2);
   const std::string_view name = cursor.Text(name_bytes);
-  return (is_zip && cursor.ok() && name.ends_with(kSuffix)) || IsEmptyZip(head);
+  return (is_zip && cursor.ok() && name.ends_with(kNpyEnding)) ||
+         IsEmptyZip(head);
 }
 
 Result<std::unique_ptr<const FormatReader>> OpenNpz(

@@ -13,7 +13,7 @@ struct NameRow {
   GlobalName to;
   GlobalName from;
 };
-constexpr NameRow kNames[] = {
+constexpr NameRow kPython2Names[] = {
     {{"__builtin__", "reduce"}, {"_functools", "reduce"}},
     {{"socket", "_socketobject"}, {"_socket", "socket"}},
     {{"__builtin__", "unichr"}, {"builtins", "chr"}},
@@ -203,7 +203,7 @@ bool Holds(std::span<const std::string_view> sorted, std::string_view name) {
 
 GlobalName Python2Name(std::string_view module, std::string_view name) {
   if (module.starts_with("torch")) return {module, name};
-  for (const NameRow& row : kNames) {
+  for (const NameRow& row : kPython2Names) {
     if (row.from.name == name && row.from.module == module) return row.to;
   }
   if (module == "builtins") {

@@ -44,7 +44,7 @@ using std::chrono::milliseconds;
 constexpr int kAttempts = 6;
 constexpr int kFirstWaitMs = 50;
 // How often a wait checks whether it is cancelled.
-constexpr milliseconds kTick{50};
+constexpr milliseconds kWaitTick{50};
 constexpr uint64_t kMostRangeBytes = 8 * kMiB;
 constexpr uint64_t kMostInFlight = 16 * kMiB;  // Per connection.
 constexpr int kParallel = 4;
@@ -65,7 +65,7 @@ Status Wait(milliseconds left) {
     if (CancelScope::IsCancelled()) {
       return Status(Code::kCancelled, "it was cancelled while waiting");
     }
-    const milliseconds slice = std::min(left, kTick);
+    const milliseconds slice = std::min(left, kWaitTick);
     std::this_thread::sleep_for(slice);
     left -= slice;
   }

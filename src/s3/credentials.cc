@@ -45,12 +45,6 @@ constexpr size_t kMostOutput = size_t{1} << 20;
 // How often a wait checks whether it is cancelled.
 constexpr int kTickMs = 50;
 
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 // Returns the time of "2026-11-22T12:00:00Z", in seconds since 1970. The text
 // may have a fraction of a second and an offset from UTC ("+02:00"). Returns
 // nullopt for a text that does not begin with a time.
@@ -206,13 +200,13 @@ Result<std::optional<Credentials>> FromJson(const std::string& text,
 Result<Credentials> CredentialChain::Get() {
   const std::lock_guard lock(mutex_);
   const bool is_fresh =
-      known_.has_value() &&
-      (!known_->expires.has_value() || *known_->expires - Now() > kRenewBefore);
+      known_.has_value() && (!known_->expires.has_value() ||
+                             *known_->expires - UnixTime() > kRenewBefore);
   if (is_fresh) return *known_;
   auto found = Look();
   if (found.ok()) {
     known_ = *found;
-  } else if (!known_.has_value() || *known_->expires <= Now()) {
+  } else if (!known_.has_value() || *known_->expires <= UnixTime()) {
     return found;
   }
   return *known_;
@@ -322,7 +316,7 @@ CredentialChain::Found CredentialChain::FromWebIdentity() const {
   const std::string token = ReadWord(file);
   if (token.empty()) return Broken("web identity (no token in its file)");
   std::string session = setting("AWS_ROLE_SESSION_NAME", "role_session_name");
-  if (session.empty()) session = fmt::format("haulway-{}", Now());
+  if (session.empty()) session = fmt::format("haulway-{}", UnixTime());
   std::string endpoint = environment_("AWS_ENDPOINT_URL_STS");
   if (endpoint.empty()) endpoint = environment_("AWS_ENDPOINT_URL");
   if (endpoint.empty()) {

@@ -23,6 +23,7 @@
 #include "net/libcurl.h"
 #include "net/url.h"
 #include "s3/known_regions.h"
+#include "s3/sigv4.h"
 #include "s3/xml.h"
 
 namespace haulway::s3 {
@@ -32,12 +33,6 @@ namespace {
 constexpr int kMostRegionChanges = 3;
 constexpr int kMostRenewals = 20;
 constexpr uint64_t kLongestPresign = 7 * 24 * 3600;
-
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // Returns whether a body is an error. A store that has already sent status 200
 // can report a later failure only in the body.
@@ -320,7 +315,7 @@ Status S3Client::Sign(const std::string& bucket, const std::string& key,
   }
   SigningKey signing{
       used->access_key, used->secret_key, used->session_token, {}};
-  int64_t time = Now();
+  int64_t time = UnixTime();
   {
     const std::lock_guard lock(mutex_);
     signing.region = region_;
@@ -363,7 +358,7 @@ net::Verdict S3Client::Judge(const net::HttpResponse& response,
   }
   if (code == "RequestTimeTooSkewed" && !skew_known_) {
     if (const auto theirs = net::ParseHttpDate(response.Header("date"))) {
-      skew_ = static_cast<int64_t>(*theirs) - Now();
+      skew_ = static_cast<int64_t>(*theirs) - UnixTime();
       skew_known_ = true;
       return net::Verdict::kAgain;
     }
@@ -400,7 +395,7 @@ Result<std::string> S3Client::Presign(const ObjectName& name,
   const SigningKey key{used.access_key, used.secret_key, used.session_token,
                        region()};
   return url + "?" +
-         PresignQuery(request, key, Now(), static_cast<int64_t>(seconds));
+         PresignQuery(request, key, UnixTime(), static_cast<int64_t>(seconds));
 }
 
 }  // namespace haulway::s3

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <ctime>
 
 #include "base/ascii.h"
@@ -49,8 +50,6 @@ Digest Hmac(std::span<const std::byte> key, std::string_view text) {
          reinterpret_cast<unsigned char*>(out.data()), &size);
   return out;
 }
-
-bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Trims `value` and collapses each run of spaces to one.
 std::string Folded(std::string_view value) {
@@ -101,6 +100,12 @@ std::string ScopeOf(const SigningKey& key, int64_t time) {
 }
 
 }  // namespace
+
+int64_t UnixTime() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 std::string CanonicalQuery(const Pairs& query) {
   Pairs encoded;

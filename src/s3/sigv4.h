@@ -27,6 +27,9 @@ struct SigningKey {
   std::string region = "us-east-1";
 };
 
+// Returns the seconds since 1970.
+int64_t UnixTime();
+
 inline constexpr std::string_view kUnsignedPayload = "UNSIGNED-PAYLOAD";
 // The hexadecimal SHA-256 of the empty string.
 inline constexpr std::string_view kEmptyPayload =

@@ -34,13 +34,13 @@ namespace {
 namespace ondemand = simdjson::ondemand;
 using ondemand::json_type;
 
-constexpr std::string_view kMetadataKey = "__metadata__";
-
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool IsJsonSpace(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
 
 bool IsLiteral(std::string_view token, std::string_view literal) {
   if (!token.starts_with(literal)) return false;
-  return std::ranges::all_of(token.substr(literal.size()), IsSpace);
+  return std::ranges::all_of(token.substr(literal.size()), IsJsonSpace);
 }
 
 std::string_view Spelling(json_type type) {
@@ -78,7 +78,7 @@ class HeaderParser {
 
   Result<Header> Parse() {
     uint64_t first = 0;
-    while (first < bytes_ && IsSpace(text_[first])) ++first;
+    while (first < bytes_ && IsJsonSpace(text_[first])) ++first;
     if (first == bytes_ || text_[first] != '{') {
       return Status(Code::kCorrupt, "header is no JSON object")
           .At(kPrefixBytes + first);

@@ -17,7 +17,6 @@ namespace {
 
 // The alignment of the reference, whose padding is at the end.
 constexpr uint64_t kUsualAlignment = 8;
-constexpr std::string_view kMetadataKey = "__metadata__";
 
 // Appends `text` as a JSON string, with the minimum of escapes.
 void AppendString(std::string_view text, std::string* out) {

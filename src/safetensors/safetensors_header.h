@@ -28,6 +28,8 @@ namespace haulway::safetensors {
 
 // Size of the length field before the header.
 inline constexpr uint64_t kPrefixBytes = 8;
+// The name of the header's entry with the metadata.
+inline constexpr std::string_view kMetadataKey = "__metadata__";
 // Number of readable bytes that must follow the header in memory. Their values
 // do not matter.
 inline constexpr size_t kPaddingBytes = 64;

@@ -38,7 +38,7 @@ constexpr uint64_t kServerChunk = 16 * kMiB;
 
 // A part of a payload, of a frame, of zeros, or of a payload that the sink has
 // copied.
-struct Part {
+struct ChunkPart {
   enum Kind { kPayload, kFrame, kZeros, kCopied } kind;
   size_t index;
   uint64_t begin;  // Offset in the file.
@@ -146,8 +146,8 @@ class ChunkWriter {
   }
 
   // Returns the parts of the file in [begin, end), in order.
-  std::vector<Part> PartsOf(uint64_t begin, uint64_t end) const {
-    std::vector<Part> parts;
+  std::vector<ChunkPart> PartsOf(uint64_t begin, uint64_t end) const {
+    std::vector<ChunkPart> parts;
     size_t p = FirstAt(payloads_, begin);
     size_t f = FirstAt(frames_, begin);
     for (uint64_t at = begin; at < end;) {
@@ -157,11 +157,11 @@ class ChunkWriter {
           p < payloads_.size() ? payloads_[p].offset : UINT64_MAX;
       const uint64_t frame =
           f < frames_.size() ? frames_[f].offset : UINT64_MAX;
-      Part part{Part::kZeros, 0, at, std::min({end, payload, frame})};
+      ChunkPart part{ChunkPart::kZeros, 0, at, std::min({end, payload, frame})};
       if (frame <= at) {
-        part = {Part::kFrame, f, at, std::min(end, frames_[f].end())};
+        part = {ChunkPart::kFrame, f, at, std::min(end, frames_[f].end())};
       } else if (payload <= at) {
-        part = {Part::kPayload, p, at, std::min(end, payloads_[p].end())};
+        part = {ChunkPart::kPayload, p, at, std::min(end, payloads_[p].end())};
       }
       parts.push_back(part);
       at = part.end;
@@ -172,7 +172,7 @@ class ChunkWriter {
   Status Write(uint64_t chunk) {
     const uint64_t begin = chunk * chunk_bytes_;
     const uint64_t end = std::min(size_, begin + chunk_bytes_);
-    std::vector<Part> parts = PartsOf(begin, end);
+    std::vector<ChunkPart> parts = PartsOf(begin, end);
     HAULWAY_TRY(CopyParts(parts));
     auto run = TakeRun();
     const Status pulled =
@@ -196,13 +196,13 @@ class ChunkWriter {
   // Lets the sink copy payloads that are stored in a file, if they are not
   // digested here. For an ordered sink, only if there is a single part, because
   // copied parts are written before the others.
-  Status CopyParts(std::span<Part> parts) {
+  Status CopyParts(std::span<ChunkPart> parts) {
     if (digests_wanted_ || (traits_.ordered && parts.size() > 1)) {
       return Status();
     }
-    for (Part& part : parts) {
+    for (ChunkPart& part : parts) {
       const uint64_t length = part.end - part.begin;
-      if (!copies_.load() || part.kind != Part::kPayload ||
+      if (!copies_.load() || part.kind != ChunkPart::kPayload ||
           length < kLargePart) {
         continue;
       }
@@ -214,7 +214,7 @@ class ChunkWriter {
       requests_.fetch_add(1, std::memory_order_relaxed);
       Status copied = sink_.CopyAt(part.begin, *from, length);
       if (copied.ok()) {
-        part.kind = Part::kCopied;
+        part.kind = ChunkPart::kCopied;
       } else if (copied.code() == Code::kUnsupported) {
         copies_.store(false);  // It will not copy the next one either.
       } else {
@@ -226,16 +226,16 @@ class ChunkWriter {
 
   // Returns the place of a part in the run, which corresponds to the chunk that
   // begins at `begin`.
-  static std::span<std::byte> PlaceOf(const Part& part, uint64_t begin,
+  static std::span<std::byte> PlaceOf(const ChunkPart& part, uint64_t begin,
                                       std::span<std::byte> run) {
     return run.subspan(part.begin - begin, part.end - part.begin);
   }
 
   // Reads the parts that come from sources.
-  Status Pull(std::span<const Part> parts, uint64_t begin,
+  Status Pull(std::span<const ChunkPart> parts, uint64_t begin,
               std::span<std::byte> run) {
-    for (const Part& part : parts) {
-      if (part.kind != Part::kPayload) continue;
+    for (const ChunkPart& part : parts) {
+      if (part.kind != ChunkPart::kPayload) continue;
       const Payload& payload = payloads_[part.index];
       if (payload.bytes != nullptr || payload.source == nullptr) continue;
       const uint64_t from = part.begin - payload.offset;
@@ -247,15 +247,15 @@ class ChunkWriter {
 
   // Writes large parts in place, and small parts between them after copying
   // them to the run. Omits zeros if the sink can skip them.
-  Status WriteParts(uint64_t chunk, std::span<const Part> parts, uint64_t begin,
-                    std::span<std::byte> run) {
+  Status WriteParts(uint64_t chunk, std::span<const ChunkPart> parts,
+                    uint64_t begin, std::span<std::byte> run) {
     std::vector<std::span<const std::byte>> pieces;
     uint64_t at = begin;  // File offset of the pieces.
-    for (const Part& part : parts) {
+    for (const ChunkPart& part : parts) {
       const std::span<std::byte> out = PlaceOf(part, begin, run);
       const std::byte* from = BytesOf(part, begin, run);
-      const bool is_zero = part.kind != Part::kFrame && from == nullptr;
-      if (part.kind == Part::kCopied || (is_zero && !traits_.ordered)) {
+      const bool is_zero = part.kind != ChunkPart::kFrame && from == nullptr;
+      if (part.kind == ChunkPart::kCopied || (is_zero && !traits_.ordered)) {
         if (!pieces.empty()) HAULWAY_TRY(Put(at, pieces));
         pieces.clear();
         at = part.end;
@@ -265,7 +265,7 @@ class ChunkWriter {
         pieces.emplace_back(from, out.size());
         continue;
       }
-      if (part.kind == Part::kFrame) {
+      if (part.kind == ChunkPart::kFrame) {
         HAULWAY_TRY(EncodeFrame(chunk, part, out));
       } else if (is_zero) {
         std::ranges::fill(out, std::byte{0});
@@ -284,9 +284,9 @@ class ChunkWriter {
   }
 
   // Returns the bytes of a payload; null for other parts and for holes.
-  const std::byte* BytesOf(const Part& part, uint64_t begin,
+  const std::byte* BytesOf(const ChunkPart& part, uint64_t begin,
                            std::span<const std::byte> run) const {
-    if (part.kind != Part::kPayload) return nullptr;
+    if (part.kind != ChunkPart::kPayload) return nullptr;
     const Payload& payload = payloads_[part.index];
     if (payload.bytes != nullptr) {
       return payload.bytes + (part.begin - payload.offset);
@@ -301,13 +301,13 @@ class ChunkWriter {
     return sink_.WriteAt(offset, pieces);
   }
 
-  void Digest(uint64_t chunk, std::span<const Part> parts, uint64_t begin,
+  void Digest(uint64_t chunk, std::span<const ChunkPart> parts, uint64_t begin,
               std::span<const std::byte> run) {
     digesting_.Measure([&] { DigestParts(chunk, parts, begin, run); });
   }
-  void DigestParts(uint64_t chunk, std::span<const Part> parts, uint64_t begin,
-                   std::span<const std::byte> run) {
-    for (const Part& part : parts) {
+  void DigestParts(uint64_t chunk, std::span<const ChunkPart> parts,
+                   uint64_t begin, std::span<const std::byte> run) {
+    for (const ChunkPart& part : parts) {
       const std::byte* from = BytesOf(part, begin, run);
       if (from == nullptr) continue;
       const uint64_t length = part.end - part.begin;
@@ -321,7 +321,7 @@ class ChunkWriter {
     digests_.Finish(chunk);
   }
 
-  Status EncodeFrame(uint64_t chunk, const Part& part,
+  Status EncodeFrame(uint64_t chunk, const ChunkPart& part,
                      std::span<std::byte> out) {
     const Frame& frame = frames_[part.index];
     if (digests_wanted_ && frame.needs != Needs::kNothing) {

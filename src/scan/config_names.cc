@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/ascii.h"
 #include "base/text.h"
 #include "scan/estimator_names.h"
 #include "scan/file_names.h"
@@ -57,14 +58,9 @@ constexpr Names kNamingOne = {"activation",  "callable",   "class",   "cls",
 constexpr Names kNamingMany = {"callables", "classes", "handlers",
                                "imports",   "plugins", "types"};
 
-bool IsWordByte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-         (c >= '0' && c <= '9') || static_cast<unsigned char>(c) >= 0x80;
-}
-
 bool IsUpper(char c) { return c >= 'A' && c <= 'Z'; }
 
-std::string_view LastPart(std::string_view name) {
+std::string_view LastName(std::string_view name) {
   return name.substr(name.rfind('.') + 1);
 }
 
@@ -91,7 +87,7 @@ bool ReadsLikeName(std::string_view text) {
 // Returns whether `name` is a class that only holds numbers: torch's modules,
 // and the modules that sentence-transformers builds models from.
 bool IsKnownClass(std::string_view name) {
-  const std::string_view last = LastPart(name);
+  const std::string_view last = LastName(name);
   if (last.empty() || last.size() == name.size() || !IsUpper(last[0])) {
     return false;
   }
@@ -150,7 +146,7 @@ bool IsNoDottedName(const ConfigValue& value) {
 }
 
 bool IsNoClass(const ConfigValue& value) {
-  const std::string_view last = LastPart(value.text);
+  const std::string_view last = LastName(value.text);
   return !ReadsLikeName(value.text) || last.empty() || !IsUpper(last[0]);
 }
 
@@ -256,7 +252,7 @@ constexpr ClassRow kDataClasses[] = {{"builtins", "bool"},
                                      {"scipy.sparse._csc", "csc_array"},
                                      {"scipy.sparse._csr", "csr_array"},
                                      {"scipy.sparse._dia", "dia_array"}};
-constexpr Names kNumpyNumbers = {
+constexpr Names kSkopsNumbers = {
     "bool",      "bool_",      "bytes_",      "clongdouble", "complex128",
     "complex64", "datetime64", "float16",     "float32",     "float64",
     "int16",     "int32",      "int64",       "int8",        "longdouble",
@@ -275,7 +271,7 @@ bool IsKnownClass(std::string_view loader, std::string_view module,
   if (loader == "FunctionNode") {
     return module == "numpy" && Is(kNumpyFunctions, name);
   }
-  if (module == "numpy" && Is(kNumpyNumbers, name)) return true;
+  if (module == "numpy" && Is(kSkopsNumbers, name)) return true;
   const bool is_data =
       std::ranges::any_of(kDataClasses, [&](const ClassRow& row) {
         return row.module == module && row.name == name;

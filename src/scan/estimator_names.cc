@@ -7,7 +7,7 @@ namespace haulway::scan {
 
 namespace {
 
-struct Row {
+struct EstimatorRow {
   std::string_view module;
   std::string_view names;  // Separated by spaces.
 };
@@ -15,7 +15,7 @@ struct Row {
 // From skops 0.16 with scikit-learn 1.9: io/_trusted_types.py, and the losses
 // of io/_sklearn.py. Like skops, the table omits trees, because they store
 // addresses as numbers.
-constexpr Row kRows[] = {
+constexpr EstimatorRow kRows[] = {
     {"sklearn._loss._loss",
      "CyAbsoluteError CyExponentialLoss CyHalfBinomialLoss CyHalfGammaLoss "
      "CyHalfMultinomialLoss CyHalfPoissonLoss CyHalfSquaredError "
@@ -185,7 +185,7 @@ constexpr Row kRows[] = {
 }  // namespace
 
 bool IsEstimator(std::string_view module, std::string_view name) {
-  const auto* row = std::ranges::find(kRows, module, &Row::module);
+  const auto* row = std::ranges::find(kRows, module, &EstimatorRow::module);
   if (row == std::end(kRows) || name.empty()) return false;
   for (std::string_view rest = row->names; !rest.empty();) {
     const size_t end = std::min(rest.find(' '), rest.size());

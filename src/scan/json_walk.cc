@@ -29,7 +29,7 @@ namespace haulway::scan {
 namespace {
 
 // Python's json module fails at a much smaller depth.
-constexpr size_t kDeepest = 10'000;
+constexpr size_t kDeepestJson = 10'000;
 
 // Returns a JSON string with its escapes decoded.
 std::string Unescaped(std::string_view text) {
@@ -128,7 +128,7 @@ class JsonWalk {
         if (!Key()) return false;
         want = Want::kValue;
       } else if (c == '{' || c == '[') {
-        if (levels_.size() == kDeepest) return false;
+        if (levels_.size() == kDeepestJson) return false;
         Open(c == '{');
         want = c == '{' ? Want::kKeyOrEnd : Want::kValueOrEnd;
       } else {

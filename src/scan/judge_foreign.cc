@@ -27,9 +27,6 @@ namespace haulway::scan {
 
 namespace {
 
-// Longest text that is checked; it is read at once.
-constexpr uint64_t kMostText = 64 * kMiB;
-
 // Returns whether `character`, in UTF-8, ends a line to str.splitlines(), which
 // site uses since Python 3.13.
 bool EndsLine(std::string_view character) {

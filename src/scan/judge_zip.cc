@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/checked.h"
 #include "base/digest.h"
 #include "base/is_of_source.h"
@@ -26,6 +27,7 @@
 #include "scan/byte_window.h"
 #include "scan/held_ranges.h"
 #include "scan/judge.h"
+#include "scan/text_proof.h"
 #include "scan/torchscript_text.h"
 #include "scan/zip_find.h"
 
@@ -44,8 +46,6 @@ constexpr uint64_t kMostOfRecord = 256 * kKiB;
 constexpr uint64_t kMostAhead = 16 * kMiB;
 // Limit on deflated bytes in memory, and on their inflated size.
 constexpr uint64_t kMostHeld = kGiB;
-// Limit on source code and programs, which are read at once.
-constexpr uint64_t kMostText = 64 * kMiB;
 // Limit on inflated bytes, for all archives in a file together.
 constexpr uint64_t kMostInflated = 4 * kGiB;
 
@@ -92,11 +92,6 @@ bool IsProgram(std::string_view name) {
   return Base(name) == "archive_format" ||
          Base(name) == "serialized_exported_program.json" ||
          (name.find("models/") != name.npos && name.ends_with(".json"));
-}
-
-bool IsWord(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-         (c >= '0' && c <= '9');
 }
 
 // Returns whether `word` is a symbol like "s12", "u0" or "zf3", or a number.

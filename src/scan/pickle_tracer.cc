@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/text.h"
 #include "pickle/pickle_opcodes.h"
 #include "scan/tracer.h"
@@ -30,8 +31,6 @@ namespace {
 using namespace haulway::pickle;  // Opcodes.
 
 constexpr int kNewestProtocol = 5;
-
-bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Returns whether every reader refuses `text` as a number because of a letter
 // that no number has. `letters`: the letters that numbers may have.

@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kIndexSuffix = ".index.json";
 // Name of sources in memory. No program finds a file by this name.
 constexpr std::string_view kNoName = "memory";
 constexpr uint64_t kLongestIndex = kGiB;

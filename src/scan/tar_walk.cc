@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/checked.h"
 #include "base/text.h"
 #include "haulway/options.h"
@@ -37,8 +38,6 @@ constexpr size_t kTypeField = 156;
 constexpr size_t kPrefixField = 345;
 // Limit on the size of a member that describes the next one.
 constexpr uint64_t kMostDescription = kMiB;
-
-bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Parses a number as tarfile's nti() does: int() of the text before a NUL, or
 // base 256.

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/text.h"
 
 namespace haulway::scan {
@@ -79,14 +80,7 @@ struct Token {
   std::string_view text;  // Strings without quotes.
   uint64_t byte;
 };
-using Kind = Token::Kind;
-
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-
-bool IsWordByte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-         IsDigit(c) || static_cast<unsigned char>(c) >= 0x80;
-}
 
 // A Lexer returns the tokens of every block and expression: kBegin with the
 // text "{%" or "{{", the tokens inside, kEnd. Run() returns a doubt where the
@@ -119,7 +113,7 @@ class Lexer {
 
   std::optional<Doubt> Block(std::string_view begin,
                              std::vector<Token>* tokens) {
-    tokens->push_back({Kind::kBegin, begin, at_});
+    tokens->push_back({Token::Kind::kBegin, begin, at_});
     at_ += 2;
     if (at_ < text_.size() && (text_[at_] == '-' || text_[at_] == '+')) ++at_;
     const std::string_view end = begin == "{%" ? "%}" : "}}";
@@ -129,7 +123,7 @@ class Lexer {
       const char c = rest[0];
       const size_t sign = c == '-' || c == '+' ? 1 : 0;
       if (open == 0 && rest.substr(sign).starts_with(end)) {
-        tokens->push_back({Kind::kEnd, end, at_});
+        tokens->push_back({Token::Kind::kEnd, end, at_});
         at_ += sign + 2;
         return std::nullopt;
       }
@@ -139,7 +133,7 @@ class Lexer {
         size_t i = 1;
         while (i < rest.size() && rest[i] != c) i += rest[i] == '\\' ? 2 : 1;
         if (i >= rest.size()) return Wrong();
-        tokens->push_back({Kind::kText, rest.substr(1, i - 1), at_});
+        tokens->push_back({Token::Kind::kText, rest.substr(1, i - 1), at_});
         at_ += i + 1;
       } else if (IsWordByte(c)) {
         size_t i = 0;
@@ -151,7 +145,8 @@ class Lexer {
           while (i < rest.size() && IsWordByte(rest[i])) ++i;
         }
         tokens->push_back(
-            {IsDigit(c) ? Kind::kNumber : Kind::kName, rest.substr(0, i), at_});
+            {IsDigit(c) ? Token::Kind::kNumber : Token::Kind::kName,
+             rest.substr(0, i), at_});
         at_ += i;
       } else {
         constexpr std::string_view kSigns = "+-/*%~[](){}<>=!.:|,;";
@@ -159,7 +154,7 @@ class Lexer {
         open += c == '(' || c == '[' || c == '{' ? 1 : 0;
         open -= c == ')' || c == ']' || c == '}' ? 1 : 0;
         if (open < 0) return Wrong();
-        tokens->push_back({Kind::kSign, rest.substr(0, 1), at_});
+        tokens->push_back({Token::Kind::kSign, rest.substr(0, 1), at_});
         ++at_;
       }
     }
@@ -190,13 +185,14 @@ class Checker {
  public:
   explicit Checker(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
     for (size_t i = 0; i + 2 < tokens_.size(); ++i) {
-      if (tokens_[i].kind == Kind::kBegin && tokens_[i + 1].text == "macro" &&
-          tokens_[i + 2].kind == Kind::kName) {
+      if (tokens_[i].kind == Token::Kind::kBegin &&
+          tokens_[i + 1].text == "macro" &&
+          tokens_[i + 2].kind == Token::Kind::kName) {
         macros_.insert(tokens_[i + 2].text);
       }
     }
     for (size_t i = 0; i < tokens_.size(); ++i) {
-      if (tokens_[i].kind != Kind::kName || IsAttribute(i)) continue;
+      if (tokens_[i].kind != Token::Kind::kName || IsAttribute(i)) continue;
       if (tokens_[i].text == "recursive") recurses_ = true;
       // Jinja's loop is only called, or has its attributes read.
       if (tokens_[i].text == "loop" && !Is(i + 1, ".") && !Is(i + 1, "(")) {
@@ -219,10 +215,10 @@ class Checker {
 
  private:
   bool Is(size_t i, std::string_view sign) const {
-    return i < tokens_.size() && tokens_[i].kind == Kind::kSign &&
+    return i < tokens_.size() && tokens_[i].kind == Token::Kind::kSign &&
            tokens_[i].text == sign;
   }
-  bool IsKind(size_t i, Kind kind) const {
+  bool IsKind(size_t i, Token::Kind kind) const {
     return i < tokens_.size() && tokens_[i].kind == kind;
   }
   // Returns whether token `i` is the name of an attribute.
@@ -231,24 +227,25 @@ class Checker {
   bool EndsValue(size_t i) const {
     return i > 0 &&
            (Is(i - 1, ")") || Is(i - 1, "]") || Is(i - 1, "}") ||
-            IsKind(i - 1, Kind::kText) || IsKind(i - 1, Kind::kNumber) ||
-            (IsKind(i - 1, Kind::kName) &&
+            IsKind(i - 1, Token::Kind::kText) ||
+            IsKind(i - 1, Token::Kind::kNumber) ||
+            (IsKind(i - 1, Token::Kind::kName) &&
              (!Has(kWords, tokens_[i - 1].text) || IsAttribute(i - 1))));
   }
 
   bool IsHarmless(size_t i) const {
     const Token& token = tokens_[i];
     switch (token.kind) {
-      case Kind::kBegin:
-        return token.text == "{{" || (IsKind(i + 1, Kind::kName) &&
+      case Token::Kind::kBegin:
+        return token.text == "{{" || (IsKind(i + 1, Token::Kind::kName) &&
                                       Has(kStatements, tokens_[i + 1].text));
-      case Kind::kName:
+      case Token::Kind::kName:
         return IsHarmlessName(i);
-      case Kind::kSign:
+      case Token::Kind::kSign:
         if (token.text == "[" && EndsValue(i)) return IsHarmlessSubscript(i);
         if (token.text == "(" && EndsValue(i)) {
           // IsHarmlessName() checks calls of names.
-          return IsKind(i - 1, Kind::kName);
+          return IsKind(i - 1, Token::Kind::kName);
         }
         return true;
       default:
@@ -264,7 +261,7 @@ class Checker {
         })) {
       return false;
     }
-    if (IsKind(i - 1, Kind::kBegin) && tokens_[i - 1].text == "{%") {
+    if (IsKind(i - 1, Token::Kind::kBegin) && tokens_[i - 1].text == "{%") {
       return true;  // A statement; another check allows only those in the list.
     }
     const bool called = Is(i + 1, "(");
@@ -280,7 +277,7 @@ class Checker {
     const bool tested = i > 0 && (tokens_[i - 1].text == "is" ||
                                   (i > 1 && tokens_[i - 1].text == "not" &&
                                    tokens_[i - 2].text == "is"));
-    if (tested && IsKind(i - 1, Kind::kName)) return true;
+    if (tested && IsKind(i - 1, Token::Kind::kName)) return true;
     if (Has(kObjects, name)) return false;
     // A callable name must be called, and a called name must be a callable in
     // the lists.
@@ -296,7 +293,7 @@ class Checker {
     constexpr size_t kMostTokens = 1000;
     const size_t end = std::min(tokens_.size(), i + kMostTokens);
     int open = 0;
-    for (; i < end && tokens_[i].kind != Kind::kEnd; ++i) {
+    for (; i < end && tokens_[i].kind != Token::Kind::kEnd; ++i) {
       if (Is(i, "(") || Is(i, "[") || Is(i, "{")) ++open;
       if (Is(i, ")") || Is(i, "]") || Is(i, "}")) --open;
       if (open == 0) return true;
@@ -311,21 +308,23 @@ class Checker {
     if (!Is(i, "(")) return true;
     ++i;
     for (int open = 1; open > 0; ++i) {
-      if (i >= tokens_.size() || tokens_[i].kind == Kind::kEnd) return false;
+      if (i >= tokens_.size() || tokens_[i].kind == Token::Kind::kEnd)
+        return false;
       if (Is(i, ")")) {
         --open;
         continue;
       }
       if (Is(i, ",") || Is(i, "=")) continue;
-      if (IsKind(i, Kind::kNumber)) continue;
-      if (IsKind(i, Kind::kText) && IsPlainName(tokens_[i].text) &&
+      if (IsKind(i, Token::Kind::kNumber)) continue;
+      if (IsKind(i, Token::Kind::kText) && IsPlainName(tokens_[i].text) &&
           tokens_[i].text != "attr") {
         continue;
       }
       constexpr Names kPlain = {
           "attribute", "default", "reverse", "case_sensitive", "start", "true",
           "false",     "none",    "True",    "False",          "None"};
-      if (IsKind(i, Kind::kName) && Has(kPlain, tokens_[i].text)) continue;
+      if (IsKind(i, Token::Kind::kName) && Has(kPlain, tokens_[i].text))
+        continue;
       return false;
     }
     return true;
@@ -334,18 +333,20 @@ class Checker {
   // Returns whether the subscript is like "['role']", "[0]", "[1:]",
   // "[loop.index0 - 1]" or "[-1]".
   bool IsHarmlessSubscript(size_t i) const {
-    if (IsKind(i + 1, Kind::kText) && Is(i + 2, "]")) {
+    if (IsKind(i + 1, Token::Kind::kText) && Is(i + 2, "]")) {
       return IsPlainName(tokens_[i + 1].text);
     }
     for (++i; i < tokens_.size() && !Is(i, "]"); ++i) {
       const std::string_view text = tokens_[i].text;
-      if (IsKind(i, Kind::kNumber) || Is(i, ":") || Is(i, "-") || Is(i, "+")) {
+      if (IsKind(i, Token::Kind::kNumber) || Is(i, ":") || Is(i, "-") ||
+          Is(i, "+")) {
         continue;
       }
       constexpr Names kOfLoop = {"index", "index0", "revindex", "revindex0",
                                  "length"};
-      if (IsKind(i, Kind::kName) && text == "loop" && Is(i + 1, ".") &&
-          IsKind(i + 2, Kind::kName) && Has(kOfLoop, tokens_[i + 2].text)) {
+      if (IsKind(i, Token::Kind::kName) && text == "loop" && Is(i + 1, ".") &&
+          IsKind(i + 2, Token::Kind::kName) &&
+          Has(kOfLoop, tokens_[i + 2].text)) {
         i += 2;
         continue;
       }

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "haulway/options.h"
+
 namespace haulway::scan {
 
 // Why a text is not proven to be only data.
@@ -16,6 +18,9 @@ struct Doubt {
   std::string why;
   uint64_t byte = 0;  // Offset of the reason in the text.
 };
+
+// Limit on texts and source code, which are read at once.
+inline constexpr uint64_t kMostText = 64 * kMiB;
 
 // Returns whether `text` is UTF-8 without control bytes other than white space.
 bool IsPlainText(std::string_view text);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/ascii.h"
+
 namespace haulway::scan {
 
 namespace {
@@ -48,11 +50,6 @@ class Nesting {
   int other_ = 0;
   bool closed_ = false;  // A parenthesis closed.
 };
-
-bool IsWord(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-         (c >= '0' && c <= '9');
-}
 
 size_t WordEnd(std::string_view text) {
   return static_cast<size_t>(std::ranges::find_if_not(text, IsWord) -

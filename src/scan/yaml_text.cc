@@ -26,7 +26,7 @@ namespace haulway::scan {
 
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n\f\v";
+constexpr std::string_view kYamlSpace = " \t\r\n\f\v";
 constexpr std::string_view kQuotes = "'\"";
 
 // Decodes percent escapes: "%70ython" is "python".
@@ -38,8 +38,8 @@ std::string WithoutPercents(std::string_view text) {
   };
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '%' && i + 2 < text.size() &&
-        digit(text[i + 1]) != kSpace.npos &&
-        digit(text[i + 2]) != kSpace.npos) {
+        digit(text[i + 1]) != kYamlSpace.npos &&
+        digit(text[i + 2]) != kYamlSpace.npos) {
       plain += static_cast<char>(digit(text[i + 1]) << 4 | digit(text[i + 2]));
       i += 2;
     } else {
@@ -80,7 +80,7 @@ std::string WithoutEscapes(std::string_view text) {
         i += digits;
       }
     } else if (kind == '\n' || kind == '\r') {
-      i = std::min(text.find_first_not_of(kSpace, i), text.size()) - 1;
+      i = std::min(text.find_first_not_of(kYamlSpace, i), text.size()) - 1;
     } else {
       plain += {'\\', kind};
     }
@@ -152,7 +152,7 @@ class PairWalk {
     return key.row != nullptr || key.naming != KeyFacts::Naming::kNone;
   }
   char At(size_t at) const { return at < text_.size() ? text_[at] : '\n'; }
-  bool IsSpace(size_t at) const { return kSpace.find(At(at)) != kSpace.npos; }
+  bool IsSpace(size_t at) const { return kYamlSpace.find(At(at)) != kYamlSpace.npos; }
 
   size_t EndOfKey(size_t at) const {
     while (at < text_.size() && IsKeyByte(text_[at])) ++at;
@@ -163,7 +163,7 @@ class PairWalk {
   size_t Skip(size_t at) const {
     const size_t begin = at;
     for (;;) {
-      at = std::min(text_.find_first_not_of(kSpace, at), text_.size());
+      at = std::min(text_.find_first_not_of(kYamlSpace, at), text_.size());
       if (At(at) != '#' || (at > 0 && !IsSpace(at - 1))) break;
       if (at >= skipped_from_ && at < skipped_to_) {
         at = skipped_to_;  // Within comments that were skipped before.
@@ -197,7 +197,7 @@ class PairWalk {
   // the key elsewhere.
   std::optional<Doubt> DoubtOfAnchor(size_t at) const {
     const size_t space =
-        std::min(text_.find_first_of(kSpace, at), text_.size());
+        std::min(text_.find_first_of(kYamlSpace, at), text_.size());
     const size_t begin = Skip(space);
     looked_at_ += space - at;
     const size_t word =
@@ -253,7 +253,7 @@ class PairWalk {
   // block scalar; nullopt if it is a key.
   std::optional<std::string_view> ItemAt(size_t at, size_t* end) const {
     while (At(at) == '&' || At(at) == '!') {
-      at = Skip(std::min(text_.find_first_of(kSpace, at), text_.size()));
+      at = Skip(std::min(text_.find_first_of(kYamlSpace, at), text_.size()));
     }
     const bool is_block = At(at) == '|' || At(at) == '>';
     if (is_block) {
@@ -279,7 +279,7 @@ class PairWalk {
     *end = std::min(text_.find_first_of("\r\n,]}", at), text_.size());
     std::string_view item = text_.substr(at, *end - at);
     item = item.substr(0, std::min(item.find(" #"), item.find("\t#")));
-    item = item.substr(0, item.find_last_not_of(kSpace) + 1);
+    item = item.substr(0, item.find_last_not_of(kYamlSpace) + 1);
     if (!is_block && (item.ends_with(':') || item.find(": ") != item.npos ||
                       item.find(" = ") != item.npos)) {
       return std::nullopt;
@@ -308,7 +308,7 @@ std::optional<size_t> CallInYolo(std::string_view text) {
     std::string_view line = text.substr(at, end - at);
     size_t comment = line.find('#');
     while (comment != line.npos && comment > 0 &&
-           kSpace.find(line[comment - 1]) == kSpace.npos) {
+           kYamlSpace.find(line[comment - 1]) == kYamlSpace.npos) {
       comment = line.find('#', comment + 1);
     }
     if (line.find_first_of(kQuotes) > comment) line = line.substr(0, comment);

@@ -22,13 +22,6 @@ constexpr size_t kMacKeyBytes = crypto_onetimeauth_KEYBYTES;
 
 using Mac = std::array<unsigned char, kMacBytes>;
 
-unsigned char* Raw(std::byte* bytes) {
-  return reinterpret_cast<unsigned char*>(bytes);
-}
-const unsigned char* Raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-
 // Returns false if this OpenSSL has no Poly1305.
 bool MacByOpenSsl(std::span<const unsigned char, kMacKeyBytes> key,
                   std::span<const std::byte> bytes, Mac* mac) {

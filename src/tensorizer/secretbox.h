@@ -12,6 +12,14 @@
 
 namespace haulway::tensorizer {
 
+// Bytes as libsodium and OpenSSL take them.
+inline unsigned char* Raw(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+inline const unsigned char* Raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
 // Encrypts `plain` to `out`, which has the same length, and fills `mac`. `out`
 // may be `plain`.
 void SealBox(std::span<const std::byte, kKeyBytes> key, const Nonce& nonce,

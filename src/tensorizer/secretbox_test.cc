@@ -17,13 +17,6 @@ using Bytes = std::vector<std::byte>;
 using Key = std::array<std::byte, kKeyBytes>;
 using Mac = std::array<std::byte, kMacBytes>;
 
-const unsigned char* Raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-unsigned char* Raw(std::byte* bytes) {
-  return reinterpret_cast<unsigned char*>(bytes);
-}
-
 class SecretBox : public ::testing::Test {
  protected:
   SecretBox() {

@@ -10,12 +10,12 @@
 #include "base/thread_pool.h"
 #include "haulway/options.h"
 #include "tensorizer/segment_place.h"
+#include "tensorizer/tensorizer_layout.h"
 
 namespace haulway::tensorizer {
 
 namespace {
 
-constexpr HashRule kRule = HashRule::kWithoutHashes;
 constexpr uint64_t kPieceBytes = kMiB;
 
 }  // namespace
@@ -26,7 +26,7 @@ Status SegmentAppend::Plan(std::span<const TensorizerInput> tensors,
   key_ = options.key;
   uint32_t version = 1;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    auto plan = PlanTensor(tensors[i], i, options, kRule, &version);
+    auto plan = PlanTensor(tensors[i], i, options, kSegmentHashes, &version);
     if (!plan.ok()) {
       return std::move(plan).status().In(fmt::format("tensor {}", i));
     }
@@ -80,7 +80,7 @@ Result<uint64_t> SegmentAppend::WriteData(EditableFile& file, uint64_t start,
 Status SegmentAppend::WriteTensor(EditableFile& file, size_t i,
                                   uint64_t place) {
   const TensorPlan& plan = plans_[i];
-  const auto encoder = EncodeTensor(plan, key_, kRule);
+  const auto encoder = EncodeTensor(plan, key_, kSegmentHashes);
   const uint64_t unit = encoder->unit_bytes();
   const uint64_t step = std::max(unit, kPieceBytes);
   const uint64_t bytes = plan.fields.data_bytes;

@@ -25,12 +25,12 @@
 #include "tensorizer/segment_notes.h"
 #include "tensorizer/segment_place.h"
 #include "tensorizer/tensor_plan.h"
+#include "tensorizer/tensorizer_layout.h"
 
 namespace haulway::tensorizer {
 
 namespace {
 
-constexpr HashRule kRule = HashRule::kWithoutHashes;
 constexpr uint32_t kVersion = 5;
 constexpr uint64_t kMaxRoom = 1'000'000'000;
 
@@ -80,7 +80,7 @@ class SegmentWriter : public haulway::Layout {
     return Status();
   }
   std::unique_ptr<PayloadEncoder> Start(size_t payload) const override {
-    return EncodeTensor(plans_[payload], key_, kRule);
+    return EncodeTensor(plans_[payload], key_, kSegmentHashes);
   }
   void DigestTogether(
       std::span<PayloadEncoder* const> encoders,

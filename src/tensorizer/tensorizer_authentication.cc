@@ -7,13 +7,14 @@
 
 #include "base/cursor.h"
 #include "tensorizer/byte_writer.h"
+#include "tensorizer/secretbox.h"
 #include "tensorizer/tensorizer_crypt.h"
 
 namespace haulway::tensorizer {
 
 namespace {
 
-constexpr std::string_view kMagic = "HW-AUTH1";
+constexpr std::string_view kAuthenticationMagic = "HW-AUTH1";
 constexpr size_t kIndexTagBytes = 32;
 constexpr size_t kLengthBytes = 8;
 // Random part of a nonce; the mark follows.
@@ -24,10 +25,6 @@ constexpr uint64_t kDerivationBytes = 8 + 2 + 8 + 42;
 
 static_assert(kIndexTagBytes <= crypto_generichash_BYTES_MAX);
 static_assert(kHeaderTagBytes >= crypto_generichash_BYTES_MIN);
-
-const unsigned char* Raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
 
 // A Tag is a keyed BLAKE2b of a purpose and of bytes.
 class Tag {
@@ -134,7 +131,7 @@ bool IsMarked(const Secret& metadata_key, const Nonce& nonce) {
 }
 
 uint64_t AuthenticationBytes(bool has_derivation, uint64_t tensors) {
-  return kMagic.size() + kLengthBytes +
+  return kAuthenticationMagic.size() + kLengthBytes +
          (has_derivation ? kDerivationBytes : kNoDerivationBytes) +
          kIndexTagBytes + tensors * kHeaderTagBytes;
 }
@@ -148,7 +145,7 @@ std::vector<std::byte> EncodeAuthentication(
     std::span<const std::byte> head, std::span<const HeaderTag> header_tags) {
   std::vector<std::byte> bytes;
   ByteWriter out(&bytes);
-  out.Text(kMagic);
+  out.Text(kAuthenticationMagic);
   const size_t length_at = out.Reserve64();
   CryptBlock block;
   block.derivation = derivation;
@@ -168,7 +165,7 @@ Result<std::optional<AuthenticationRecord>> ParseAuthentication(
     std::span<const std::byte> bytes, uint64_t tensors,
     const ParseLimits& limits) {
   ByteCursor cursor(bytes);
-  if (cursor.Text(kMagic.size()) != kMagic) {
+  if (cursor.Text(kAuthenticationMagic.size()) != kAuthenticationMagic) {
     return std::optional<AuthenticationRecord>();
   }
   const auto wrong = [](Code code, std::string_view what) {
@@ -186,7 +183,8 @@ Result<std::optional<AuthenticationRecord>> ParseAuthentication(
   AuthenticationRecord record;
   const uint64_t block_bytes = body.U64();
   const auto block = body.Bytes(block_bytes);
-  const size_t tag_at = kMagic.size() + kLengthBytes + body.position();
+  const size_t tag_at =
+      kAuthenticationMagic.size() + kLengthBytes + body.position();
   record.index_tag = body.Bytes(kIndexTagBytes);
   record.header_tags = body.Bytes(body.remaining());
   if (!body.ok() || record.header_tags.size() != tensors * kHeaderTagBytes) {

@@ -16,13 +16,6 @@ namespace {
 static_assert(crypto_pwhash_SALTBYTES == kSaltBytes);
 static_assert(crypto_pwhash_ALG_ARGON2ID13 == 2);
 
-unsigned char* Raw(std::byte* bytes) {
-  return reinterpret_cast<unsigned char*>(bytes);
-}
-const unsigned char* Raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-
 std::span<const std::byte, kKeyBytes> KeyOf(const Secret& key) {
   return key.bytes().first<kKeyBytes>();
 }

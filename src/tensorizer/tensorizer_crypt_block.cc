@@ -19,7 +19,7 @@ constexpr uint32_t kArgon2id13 = 2;
 constexpr uint64_t kChunkUnit = 64;
 constexpr uint64_t kSmallestChunk = 1024;
 
-Status Wrong(std::string_view what) {
+Status WrongBlock(std::string_view what) {
   return Status(Code::kCorrupt, what).In("crypt block");
 }
 
@@ -35,12 +35,12 @@ Status ParseDerivation(std::span<const std::byte> bytes,
   const uint16_t salt_bytes = cursor.U16();
   const auto salt = cursor.Bytes(salt_bytes);
   if (!cursor.ok() || cursor.remaining() != 0 || salt.size() != kSaltBytes) {
-    return Wrong(
+    return WrongBlock(
         "key derivation does not fill its chunk, or its salt is of "
         "wrong length");
   }
   if (method != kMethodPwhash || algorithm != kArgon2id13) {
-    return Wrong(
+    return WrongBlock(
         fmt::format("key derivation is unknown: expected method 1 and "
                     "algorithm 2, found {} and {}",
                     method, algorithm));
@@ -56,7 +56,7 @@ Status ParseDerivation(std::span<const std::byte> bytes,
                               limits.max_kdf_memory_bytes))
         .In("crypt block");
   }
-  if (out->derivation.has_value()) return Wrong("two key derivations");
+  if (out->derivation.has_value()) return WrongBlock("two key derivations");
   std::ranges::copy(salt, derivation.salt.begin());
   out->derivation = derivation;
   return Status();
@@ -65,27 +65,28 @@ Status ParseDerivation(std::span<const std::byte> bytes,
 // Applies rule C02.
 Status ParseCipher(uint16_t type, std::span<const std::byte> bytes,
                    uint64_t data_bytes, CryptBlock* out) {
-  if (out->cipher != Cipher::kNone) return Wrong("two ciphers");
+  if (out->cipher != Cipher::kNone) return WrongBlock("two ciphers");
   ByteCursor cursor(bytes);
   uint64_t chunk_bytes = data_bytes;
   if (type == kParallel) chunk_bytes = cursor.U64();
   const auto nonce = cursor.Bytes(kNonceBytes);
   const uint64_t macs = type == kParallel ? cursor.U64() : 1;
   if (!cursor.ok() || macs > cursor.remaining() / kMacBytes) {
-    return Wrong("cipher runs past its chunk");
+    return WrongBlock("cipher runs past its chunk");
   }
   out->macs = cursor.Bytes(macs * kMacBytes);
-  if (cursor.remaining() != 0) return Wrong("cipher does not fill its chunk");
+  if (cursor.remaining() != 0)
+    return WrongBlock("cipher does not fill its chunk");
   if (type == kParallel) {
     if (chunk_bytes % kChunkUnit != 0 || chunk_bytes < kSmallestChunk) {
-      return Wrong(fmt::format("chunk size is no multiple of 64 from 1024: {}",
-                               chunk_bytes));
+      return WrongBlock(fmt::format(
+          "chunk size is no multiple of 64 from 1024: {}", chunk_bytes));
     }
     const uint64_t chunks =
         data_bytes / chunk_bytes + (data_bytes % chunk_bytes == 0 ? 0 : 1);
     if (macs != 1 && macs != chunks) {
-      return Wrong(fmt::format("wrong number of MACs: expected {}, found {}",
-                               chunks, macs));
+      return WrongBlock(fmt::format(
+          "wrong number of MACs: expected {}, found {}", chunks, macs));
     }
     if (macs == 1) chunk_bytes = data_bytes;
   }
@@ -107,7 +108,8 @@ Result<CryptBlock> ParseCryptBlock(std::span<const std::byte> body,
     ByteCursor chunk(cursor.Bytes(cursor.U64()));
     const uint16_t type = chunk.U16();
     const auto fields = chunk.Bytes(chunk.remaining());
-    if (!cursor.ok() || !chunk.ok()) return Wrong("chunk runs past the block");
+    if (!cursor.ok() || !chunk.ok())
+      return WrongBlock("chunk runs past the block");
     switch (type) {
       case kDerivation:
         HAULWAY_TRY(ParseDerivation(fields, limits, &out));
@@ -117,15 +119,15 @@ Result<CryptBlock> ParseCryptBlock(std::span<const std::byte> body,
         HAULWAY_TRY(ParseCipher(type, fields, data_bytes, &out));
         break;
       default:
-        return Wrong(fmt::format("unknown chunk of type {}", type));
+        return WrongBlock(fmt::format("unknown chunk of type {}", type));
     }
   }
   if (!cursor.ok() || cursor.remaining() != 0) {
-    return Wrong("chunks do not fill the block");
+    return WrongBlock("chunks do not fill the block");
   }
   if (out.cipher == Cipher::kNone && data_bytes != 0) {
     // The reference has this fault for scalar meta tensors.
-    return Wrong("tensor with data is not encrypted in an encrypted file");
+    return WrongBlock("tensor with data is not encrypted in an encrypted file");
   }
   return out;
 }

@@ -14,7 +14,7 @@ char OrderOf(DType dtype) { return ItemBytes(dtype) == 1 ? '|' : '<'; }
 
 constexpr std::string_view kTorch = "torch.";
 
-Status Wrong(std::string_view what, std::string_view text) {
+Status WrongDType(std::string_view what, std::string_view text) {
   return Status(Code::kCorrupt, fmt::format("dtype {} {}", Quote(text), what));
 }
 
@@ -28,7 +28,7 @@ Status NeedsParameters(DType dtype) {
 }  // namespace
 
 Result<DTypeSpelling> ParseDType(std::string_view text) {
-  if (text.empty()) return Wrong("is not one the format has", text);
+  if (text.empty()) return WrongDType("is not one the format has", text);
   const auto plain = DTypeFromNumpyCode(text.substr(1));
   if (plain.has_value() && text[0] == OrderOf(*plain)) {
     return DTypeSpelling{*plain, false};
@@ -36,21 +36,21 @@ Result<DTypeSpelling> ParseDType(std::string_view text) {
   const size_t nul = text.find('\0');
   const std::string_view type = text.substr(0, nul);
   if (type.size() < 2 || (type[0] != '<' && type[0] != '|') || type[1] != 'V') {
-    if (type.starts_with('>')) return Wrong("is big-endian", text);
-    return Wrong("is not one the format has", text);
+    if (type.starts_with('>')) return WrongDType("is big-endian", text);
+    return WrongDType("is not one the format has", text);
   }
-  if (nul == text.npos) return Wrong("has no name of a type", text);
+  if (nul == text.npos) return WrongDType("has no name of a type", text);
   std::string_view name = text.substr(nul + 1);
-  if (name.find('\0') != name.npos) return Wrong("has two NULs", text);
-  if (!name.starts_with(kTorch)) return Wrong("is not one of torch", text);
+  if (name.find('\0') != name.npos) return WrongDType("has two NULs", text);
+  if (!name.starts_with(kTorch)) return WrongDType("is not one of torch", text);
   name.remove_prefix(kTorch.size());
   const auto dtype = DTypeFromTorchName(name);
   if (name.empty() || !dtype.has_value()) {
-    return Wrong("is not one of torch", text);
+    return WrongDType("is not one of torch", text);
   }
   if (IsQuantized(*dtype)) return NeedsParameters(*dtype);
   if (type.substr(2) != fmt::format("{}", ItemBytes(*dtype))) {
-    return Wrong(
+    return WrongDType(
         fmt::format("has another size: expected {} bytes", ItemBytes(*dtype)),
         text);
   }

@@ -35,7 +35,9 @@ constexpr uint64_t kSmallestHeader = 8 + 2 + 1 + 2 + 1 + 1 + 2 + 1 + 8;
 constexpr uint8_t kHashCrc32 = 0;
 constexpr uint8_t kHashSha256 = 1;
 
-Status Wrong(std::string_view what) { return Status(Code::kCorrupt, what); }
+Status WrongEntry(std::string_view what) {
+  return Status(Code::kCorrupt, what);
+}
 
 // An IndexParser reads the entries of an index one by one.
 class IndexParser {
@@ -82,25 +84,25 @@ class IndexParser {
       return Status(Code::kTruncated, "entry runs past the index");
     }
     if (tag != kTagShort && tag != kTagLong) {
-      return Wrong(
+      return WrongEntry(
           fmt::format("unknown version of an entry: expected 1 or 5, "
                       "found {}",
                       tag));
     }
-    if (entry->name.empty()) return Wrong("name is empty");
+    if (entry->name.empty()) return WrongEntry("name is empty");
     if (type > static_cast<uint8_t>(TensorType::kStateDict)) {
-      return Wrong(
+      return WrongEntry(
           fmt::format("unknown type of tensor: expected 0 to 2, found "
                       "{}",
                       type));
     }
     entry->type = static_cast<TensorType>(type);
     if (IsStructured(entry->name) && entry->type != TensorType::kStateDict) {
-      return Wrong("name is a path, but the tensor is of no state dict");
+      return WrongEntry("name is a path, but the tensor is of no state dict");
     }
     HAULWAY_ASSIGN(const DTypeSpelling spelling, ParseDType(dtype));
     if (spelling.opaque && preamble_.version < 2) {
-      return Wrong("dtype is one of version 2, in a file of version 1");
+      return WrongEntry("dtype is one of version 2, in a file of version 1");
     }
     entry->dtype = spelling.dtype;
     entry->dtype_and_dims = bytes_.subspan(dtype_at, dims_end - dtype_at);
@@ -131,7 +133,7 @@ class IndexParser {
       }
       index_.dims.push_back(static_cast<int64_t>(dim));
     }
-    if (overflows) return Wrong("shape overflows");
+    if (overflows) return WrongEntry("shape overflows");
     entry->nbytes = is_empty ? 0 : bytes;
     return Status();
   }
@@ -140,10 +142,10 @@ class IndexParser {
   Status CheckLength(IndexEntry* entry) const {
     entry->meta = entry->data_bytes == 0 && entry->nbytes != 0;
     if (entry->meta && preamble_.version < 4) {
-      return Wrong("tensor has no data, which version 4 introduced");
+      return WrongEntry("tensor has no data, which version 4 introduced");
     }
     if (!entry->meta && entry->data_bytes != entry->nbytes) {
-      return Wrong(
+      return WrongEntry(
           fmt::format("data length does not match the shape: expected "
                       "{}, found {}",
                       entry->nbytes, entry->data_bytes));
@@ -176,18 +178,19 @@ Status CheckInterleaved(const TensorIndex& index, uint64_t start,
   uint64_t at = start;
   for (const IndexEntry& entry : index.entries) {
     if (entry.header_offset != at) {
-      return InEntry(Wrong(fmt::format("header is not where the data before it "
-                                       "ends: expected {}, found {}",
-                                       at, entry.header_offset)),
-                     entry);
+      return InEntry(
+          WrongEntry(fmt::format("header is not where the data before it "
+                                 "ends: expected {}, found {}",
+                                 at, entry.header_offset)),
+          entry);
     }
     if (entry.data_offset > file_bytes || entry.data_offset < at ||
         !RangeFits(entry.data_offset, entry.data_bytes, file_bytes)) {
       return InEntry(PastFile(entry, file_bytes), entry);
     }
     if (entry.data_offset - at < kSmallestHeader) {
-      return InEntry(Wrong(fmt::format("header of {} bytes is too short",
-                                       entry.data_offset - at)),
+      return InEntry(WrongEntry(fmt::format("header of {} bytes is too short",
+                                            entry.data_offset - at)),
                      entry);
     }
     at = entry.data_offset + entry.data_bytes;
@@ -205,11 +208,11 @@ Status CheckSegments(const TensorIndex& index, const Preamble& preamble,
   for (const IndexEntry& entry : index.entries) {
     if (entry.header_offset < header ||
         !RangeFits(entry.header_offset, kSmallestHeader, preamble.header_end)) {
-      return InEntry(
-          Wrong(fmt::format("headers overlap or run past their "
-                            "segment: expected {} to {}, found {}",
-                            header, preamble.header_end, entry.header_offset)),
-          entry);
+      return InEntry(WrongEntry(fmt::format(
+                         "headers overlap or run past their "
+                         "segment: expected {} to {}, found {}",
+                         header, preamble.header_end, entry.header_offset)),
+                     entry);
     }
     if (!RangeFits(entry.data_offset, entry.data_bytes, file_bytes)) {
       return InEntry(PastFile(entry, file_bytes), entry);
@@ -217,9 +220,9 @@ Status CheckSegments(const TensorIndex& index, const Preamble& preamble,
     const uint64_t end = entry.data_offset + entry.data_bytes;
     if (entry.data_offset < data || end > preamble.data_end) {
       return InEntry(
-          Wrong(fmt::format("data overlaps or runs past its "
-                            "segment: expected {} to {}, found {}",
-                            data, preamble.data_end, entry.data_offset)),
+          WrongEntry(fmt::format("data overlaps or runs past its "
+                                 "segment: expected {} to {}, found {}",
+                                 data, preamble.data_end, entry.data_offset)),
           entry);
     }
     const auto meets = [&](const Segment& segment) {
@@ -228,16 +231,16 @@ Status CheckSegments(const TensorIndex& index, const Preamble& preamble,
     if (!own_file && entry.data_bytes != 0 &&
         (meets(segments.index) || meets(segments.headers) ||
          (segments.notes.has_value() && meets(*segments.notes)))) {
-      return InEntry(Wrong("data lies within another segment"), entry);
+      return InEntry(WrongEntry("data lies within another segment"), entry);
     }
     header = entry.header_offset + kSmallestHeader;
     data = end;
   }
   if (data == preamble.data_end) return Status();
-  return Wrong(fmt::format("length of the data segment is wrong: expected {}, "
-                           "found {}",
-                           data - preamble.data_start,
-                           segments.data.data_length))
+  return WrongEntry(
+             fmt::format("length of the data segment is wrong: expected {}, "
+                         "found {}",
+                         data - preamble.data_start, segments.data.data_length))
       .In("layout section");
 }
 
@@ -252,19 +255,21 @@ Status CheckHeadersFirst(const TensorIndex& index, const Preamble& preamble,
   uint64_t data = preamble.data_start;
   for (const IndexEntry& entry : index.entries) {
     if (entry.header_offset < header) {
-      return InEntry(Wrong(fmt::format("headers overlap: expected {} or more, "
-                                       "found {}",
-                                       header, entry.header_offset)),
-                     entry);
+      return InEntry(
+          WrongEntry(fmt::format("headers overlap: expected {} or more, "
+                                 "found {}",
+                                 header, entry.header_offset)),
+          entry);
     }
     if (!RangeFits(entry.data_offset, entry.data_bytes, file_bytes)) {
       return InEntry(PastFile(entry, file_bytes), entry);
     }
     if (entry.data_offset < data) {
-      return InEntry(Wrong(fmt::format("data overlaps: expected {} or more, "
-                                       "found {}",
-                                       data, entry.data_offset)),
-                     entry);
+      return InEntry(
+          WrongEntry(fmt::format("data overlaps: expected {} or more, "
+                                 "found {}",
+                                 data, entry.data_offset)),
+          entry);
     }
     header = entry.header_offset + kSmallestHeader;
     data = entry.data_offset + entry.data_bytes;
@@ -272,10 +277,11 @@ Status CheckHeadersFirst(const TensorIndex& index, const Preamble& preamble,
   if (index.entries.empty()) return Status();
   const IndexEntry& first = index.entries.front();
   if (header > first.data_offset) {
-    return InEntry(Wrong(fmt::format("data lies within the headers: expected "
-                                     "{} or more, found {}",
-                                     header, first.data_offset)),
-                   first);
+    return InEntry(
+        WrongEntry(fmt::format("data lies within the headers: expected "
+                               "{} or more, found {}",
+                               header, first.data_offset)),
+        first);
   }
   return Status();
 }
@@ -293,9 +299,10 @@ Status CheckTotal(const TensorIndex& index, const Preamble& preamble) {
   if (preamble.data_bytes <= total && total - preamble.data_bytes <= may_miss) {
     return Status();
   }
-  return Wrong(fmt::format("data of all tensors is not as long as the file "
-                           "header has it: expected {}, found {}",
-                           preamble.data_bytes, total))
+  return WrongEntry(
+             fmt::format("data of all tensors is not as long as the file "
+                         "header has it: expected {}, found {}",
+                         preamble.data_bytes, total))
       .At(41)
       .In("tensorizer file header");
 }
@@ -318,7 +325,7 @@ class HeaderParser {
     out_.crypt_end = cursor_.position();
     HAULWAY_TRY(CheckTail());
     if (!out_.crc32.has_value() && !out_.sha256.has_value() && strict_) {
-      return Wrong("header has no hash").At(out_.hash_block);
+      return WrongEntry("header has no hash").At(out_.hash_block);
     }
     return out_;
   }
@@ -327,8 +334,9 @@ class HeaderParser {
   Status CheckFields() {
     const uint64_t length = cursor_.U64();
     if (length != bytes_.size()) {
-      return Wrong(fmt::format("header length is wrong: expected {}, found {}",
-                               bytes_.size(), length))
+      return WrongEntry(
+                 fmt::format("header length is wrong: expected {}, found {}",
+                             bytes_.size(), length))
           .At(0);
     }
     out_.module_index = cursor_.U16();
@@ -341,8 +349,9 @@ class HeaderParser {
         name != entry_.name ||
         !std::ranges::equal(rest, entry_.dtype_and_dims)) {
       const bool named = cursor_.ok() && name == entry_.name;
-      return Wrong(!named ? "header and index give different names"
-                          : "header and index give different types or shapes")
+      return WrongEntry(!named
+                            ? "header and index give different names"
+                            : "header and index give different types or shapes")
           .At(named ? dtype_at : 11);
     }
     return Status();
@@ -374,14 +383,15 @@ class HeaderParser {
         std::ranges::copy(value, out_.sha256.emplace().begin());
         out_.sha256_value = at;
       } else {
-        return Wrong(fmt::format("hash of type {} and {} bytes is unknown, or "
-                                 "stands twice",
-                                 type, size))
+        return WrongEntry(
+                   fmt::format("hash of type {} and {} bytes is unknown, or "
+                               "stands twice",
+                               type, size))
             .At(at);
       }
     }
     if (!hashes.ok() || hashes.remaining() != 0) {
-      return Wrong("hashes do not fill their block").At(out_.hash_block);
+      return WrongEntry("hashes do not fill their block").At(out_.hash_block);
     }
     return Status();
   }
@@ -392,7 +402,8 @@ class HeaderParser {
     const uint64_t length = cursor_.U64();
     out_.crypt = cursor_.Bytes(length);
     if (!cursor_.ok()) {
-      return Wrong("crypt block is missing, or runs past the header").At(at);
+      return WrongEntry("crypt block is missing, or runs past the header")
+          .At(at);
     }
     return Status();
   }
@@ -407,14 +418,15 @@ class HeaderParser {
     if (strict_ && std::ranges::any_of(padding, [](std::byte b) {
           return b != std::byte{0};
         })) {
-      return Wrong("padding of the header is not zero").At(out_.crypt_end);
+      return WrongEntry("padding of the header is not zero").At(out_.crypt_end);
     }
     const uint64_t data_bytes = cursor_.U64();
     if (data_bytes != entry_.data_bytes) {
-      return Wrong(fmt::format("header and index give different data lengths: "
-                               "expected {}, found {}",
-                               entry_.data_bytes,
-                               static_cast<int64_t>(data_bytes)))
+      return WrongEntry(
+                 fmt::format("header and index give different data lengths: "
+                             "expected {}, found {}",
+                             entry_.data_bytes,
+                             static_cast<int64_t>(data_bytes)))
           .At(bytes_.size() - 8);
     }
     return Status();
@@ -443,7 +455,7 @@ Result<TensorIndex> ParseIndex(std::span<const std::byte> bytes,
                       &entry.header_offset) ||
           !CheckedAdd(entry.data_offset, preamble->data_start,
                       &entry.data_offset)) {
-        return InEntry(Wrong("offset overflows"), entry);
+        return InEntry(WrongEntry("offset overflows"), entry);
       }
     }
     HAULWAY_TRY(preamble->segments.has_value()

@@ -20,7 +20,7 @@ constexpr uint32_t kNewestVersion = 5;
 // shorter.
 constexpr uint64_t kSmallestEntry = 2 + 1 + 1 + 1 + 3 + 1 + 24;
 
-Status Wrong(std::string_view what, uint64_t byte) {
+Status WrongHeader(std::string_view what, uint64_t byte) {
   return Status(Code::kCorrupt, what).At(byte).In("tensorizer file header");
 }
 
@@ -33,11 +33,12 @@ Status ParseFlags(std::span<const std::byte> bytes, Preamble* out) {
   const bool rest = std::ranges::any_of(
       bytes.subspan(8), [](std::byte b) { return b != std::byte{0}; });
   if ((out->flags & ~known) != 0 || rest) {
-    return Wrong(fmt::format("unknown feature flags in version {}: expected "
-                             "at most {}, found {}{}",
-                             out->version, known & ~kFlagSegments, out->flags,
-                             rest ? " and more" : ""),
-                 kFlagsOffset);
+    return WrongHeader(
+        fmt::format("unknown feature flags in version {}: expected "
+                    "at most {}, found {}{}",
+                    out->version, known & ~kFlagSegments, out->flags,
+                    rest ? " and more" : ""),
+        kFlagsOffset);
   }
   out->encrypted = out->version == 3 || (out->flags & kFlagEncrypted) != 0;
   out->tagged = (out->flags & kFlagTagged) != 0;
@@ -92,15 +93,16 @@ Status ParseSegments(std::span<const std::byte> rest, uint64_t file_bytes,
         .In("tensorizer file header");
   }
   if (index_tag != 1 || header_tag != 2 || data_tag != 3) {
-    return Wrong(fmt::format("segments are of wrong kinds: expected 1, 2, 3, "
-                             "found {}, {}, {}",
-                             index_tag, header_tag, data_tag),
-                 kIndexOffset);
+    return WrongHeader(
+        fmt::format("segments are of wrong kinds: expected 1, 2, 3, "
+                    "found {}, {}, {}",
+                    index_tag, header_tag, data_tag),
+        kIndexOffset);
   }
   if (index_start != kSegmentIndexStart || index_end < index_start ||
       index_end != header_start || header_end < header_start ||
       header_end != data_start) {
-    return Wrong("segments do not follow one another", kIndexOffset);
+    return WrongHeader("segments do not follow one another", kIndexOffset);
   }
   if (data_start > file_bytes) {
     return Status(Code::kTruncated,
@@ -111,7 +113,7 @@ Status ParseSegments(std::span<const std::byte> rest, uint64_t file_bytes,
         .In("tensorizer file header");
   }
   if (index_end - index_start < 8 || content > index_end - index_start - 8) {
-    return Wrong(
+    return WrongHeader(
         fmt::format("index of {} bytes does not fit its segment", content),
         kSegmentIndexStart);
   }
@@ -159,7 +161,7 @@ bool IsTensorizer(std::span<const std::byte> head) {
 Result<Preamble> ParsePreamble(std::span<const std::byte> head,
                                uint64_t file_bytes,
                                const OpenOptions& options) {
-  if (!IsTensorizer(head)) return Wrong("not a tensorizer file", 0);
+  if (!IsTensorizer(head)) return WrongHeader("not a tensorizer file", 0);
   if (head.size() < kIndexOffset) {
     return Status(Code::kTruncated,
                   fmt::format("file header needs {} bytes, {} remain",
@@ -185,8 +187,8 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> head,
   out.count = cursor.U64();
   out.index_bytes = cursor.U64();
   if (unused != 0 && options.strictness == Strictness::kStrict) {
-    return Wrong(fmt::format("unused field is not zero: {}", unused),
-                 kUnusedOffset);
+    return WrongHeader(fmt::format("unused field is not zero: {}", unused),
+                       kUnusedOffset);
   }
   const auto rest = head.subspan(kIndexOffset);
   Detect(rest, &out);
@@ -219,9 +221,9 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> head,
         .In("tensorizer file header");
   }
   if (out.count > out.index_bytes / kSmallestEntry) {
-    return Wrong(fmt::format("{} tensors do not fit an index of {} bytes",
-                             out.count, out.index_bytes),
-                 57);
+    return WrongHeader(fmt::format("{} tensors do not fit an index of {} bytes",
+                                   out.count, out.index_bytes),
+                       57);
   }
   return out;
 }

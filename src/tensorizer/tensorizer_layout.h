@@ -22,6 +22,8 @@ inline constexpr uint64_t kLengthOffset = 5 + kFileHeaderBytes;
 inline constexpr uint64_t kIndexOffset = kLengthOffset + 8;
 // The size that released writers reserve for the index.
 inline constexpr uint64_t kReservedIndexBytes = 262144;
+// A larger index is a multiple of this.
+inline constexpr uint64_t kIndexStep = 4096;
 inline constexpr uint64_t kEndMarkBytes = 8;
 // Sizes in the layout of PR #170.
 inline constexpr uint64_t kLayoutBodyBytes = 45;
@@ -50,6 +52,8 @@ enum class HashRule : uint8_t {
   kWithoutHashes,  // 3.0: the header without its hash block.
   kEither,         // The geometry matches both.
 };
+// Of tensors in segments.
+inline constexpr HashRule kSegmentHashes = HashRule::kWithoutHashes;
 
 struct Preamble {
   // As stored.

@@ -12,7 +12,7 @@ namespace haulway::tensorizer {
 
 namespace {
 
-Status Wrong(std::string_view what, std::string_view name) {
+Status WrongName(std::string_view what, std::string_view name) {
   return Status(Code::kCorrupt, fmt::format("name {} {}", Quote(name), what));
 }
 
@@ -173,12 +173,12 @@ void AppendJson(std::string* out, std::string_view key) {
 Result<Path> ParseName(std::string_view name, uint32_t max_steps) {
   if (name.empty()) return Status(Code::kCorrupt, "name is empty");
   if (!IsStructured(name)) {
-    if (!IsUtf8(name)) return Wrong("is not UTF-8", name);
+    if (!IsUtf8(name)) return WrongName("is not UTF-8", name);
     return Path{{.key = std::string(name)}};
   }
   auto path = PathParser(name.substr(1)).Parse(max_steps);
   if (!path.has_value()) {
-    return Wrong("is not a list of strings and positions", name);
+    return WrongName("is not a list of strings and positions", name);
   }
   if (path->size() == 1 && !(*path)[0].is_position && (*path)[0].key.empty()) {
     return Status(Code::kCorrupt, "name is empty");

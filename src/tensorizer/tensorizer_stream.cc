@@ -36,8 +36,6 @@ namespace tensorizer {
 
 namespace {
 
-constexpr uint64_t kIndexStep = 4 * kKiB;
-
 // A Batch lays out tensors one after another, each with its header before it,
 // and keeps the headers. Offsets are relative to the batch's start.
 class Batch : public haulway::Layout {

@@ -12,14 +12,13 @@
 #include "tensorizer/tensorizer_authentication.h"
 #include "tensorizer/tensorizer_crypt.h"
 #include "tensorizer/tensorizer_encode.h"
+#include "tensorizer/tensorizer_layout.h"
 
 namespace haulway {
 
 namespace tensorizer {
 
 namespace {
-
-constexpr uint64_t kIndexStep = 4 * kKiB;
 
 class Writer : public haulway::Layout {
  public:

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tensor/dtype_kind.h"
+#include "torch/corrupt_at.h"
 
 namespace haulway::torch {
 
@@ -40,10 +41,6 @@ constexpr std::array<std::string_view, 8> kLayouts = {
     "torch.strided",    "torch.sparse_coo", "torch.sparse_csr",
     "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc",
     "torch.jagged",     "torch._mkldnn"};
-
-Status Wrong(std::string_view what, uint64_t byte) {
-  return Status(Code::kCorrupt, what).At(byte);
-}
 
 // Returns whether `name` has the form "cuda" or "cuda:1". The set of device
 // types depends on the version of torch.
@@ -92,7 +89,7 @@ Status CheckCall(GlobalKind kind, std::span<const Value> args, uint64_t byte) {
   const auto* const counts = std::ranges::find(kCounts, kind, &Counts::kind);
   if (counts == kCounts.end()) return Status();
   if (args.size() < counts->least || args.size() > counts->most) {
-    return Wrong(
+    return CorruptAt(
         fmt::format("call that makes a tensor, or a part of one, has {} "
                     "arguments: expected {}",
                     args.size(),
@@ -109,7 +106,7 @@ Status CheckCall(GlobalKind kind, std::span<const Value> args, uint64_t byte) {
                                           [](const Value& item) {
                                             return item.is(Kind::kInt);
                                           })) {
-        return Wrong("torch.Size takes a tuple of numbers", byte);
+        return CorruptAt("torch.Size takes a tuple of numbers", byte);
       }
       return Status();
     }
@@ -118,13 +115,13 @@ Status CheckCall(GlobalKind kind, std::span<const Value> args, uint64_t byte) {
           (args.size() == 2 &&
            (args[0].text().find(':') != std::string_view::npos ||
             !args[1].is(Kind::kInt) || args[1].integer() < 0))) {
-        return Wrong("torch.device takes a name and a number", byte);
+        return CorruptAt("torch.device takes a name and a number", byte);
       }
       return Status();
     case GlobalKind::kGetLayout:
       if (!args[0].is(Kind::kString) ||
           std::ranges::find(kLayouts, args[0].text()) == kLayouts.end()) {
-        return Wrong("_get_layout takes the name of a layout", byte);
+        return CorruptAt("_get_layout takes the name of a layout", byte);
       }
       return Status();
     default:
@@ -135,8 +132,8 @@ Status CheckCall(GlobalKind kind, std::span<const Value> args, uint64_t byte) {
 Status CheckQuantizer(DType dtype, const Value& quantizer, uint64_t rank,
                       uint64_t byte) {
   if (!IsQuantized(dtype)) {
-    return Wrong(fmt::format("quantized tensor has dtype {}", Name(dtype)),
-                 byte);
+    return CorruptAt(fmt::format("quantized tensor has dtype {}", Name(dtype)),
+                     byte);
   }
   const auto parts = quantizer.is(Kind::kTuple) ? quantizer.sequence().items()
                                                 : std::span<const Value>();
@@ -158,7 +155,8 @@ Status CheckQuantizer(DType dtype, const Value& quantizer, uint64_t rank,
     default:
       break;
   }
-  return is_right ? Status() : Wrong("quantizer is not one of torch's", byte);
+  return is_right ? Status()
+                  : CorruptAt("quantizer is not one of torch's", byte);
 }
 
 bool TakesGradients(DType dtype) {

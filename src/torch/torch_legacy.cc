@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "pickle/pickle_vm.h"
 #include "torch/composed_tensors.h"
+#include "torch/corrupt_at.h"
 #include "torch/pickle_stream.h"
 #include "torch/torch_storages.h"
 #include "torch/torch_tensors.h"
@@ -28,10 +29,6 @@ bool IsMagic(const Value& value) {
          value.text().size() == kLegacyMagic.size() &&
          std::memcmp(value.text().data(), kLegacyMagic.data(),
                      kLegacyMagic.size()) == 0;
-}
-
-Status Wrong(std::string_view what, uint64_t byte) {
-  return Status(Code::kCorrupt, what).At(byte);
 }
 
 class LegacyReader : public FormatReader {
@@ -73,13 +70,13 @@ class LegacyReader : public FormatReader {
     PickleStream stream(*source_, &arena_, start, source_->size());
 
     HAULWAY_ASSIGN(const PickleResult magic, stream.Next(pickle, "magic"));
-    if (!IsMagic(magic.root)) return Wrong("magic number is wrong", start);
+    if (!IsMagic(magic.root)) return CorruptAt("magic number is wrong", start);
     uint64_t at = stream.position();
     HAULWAY_ASSIGN(const PickleResult protocol,
                    stream.Next(pickle, "protocol version"));
     if (!protocol.root.is(Kind::kInt) ||
         protocol.root.integer() != kLegacyVersion) {
-      return Wrong("protocol version is not 1001", at);
+      return CorruptAt("protocol version is not 1001", at);
     }
     at = stream.position();
     HAULWAY_ASSIGN(const PickleResult system, stream.Next(pickle, "sys_info"));
@@ -87,7 +84,7 @@ class LegacyReader : public FormatReader {
                               ? system.root.mapping().Find("little_endian")
                               : nullptr;
     if (little == nullptr || !little->is(Kind::kBool)) {
-      return Wrong("system information has no little_endian", at);
+      return CorruptAt("system information has no little_endian", at);
     }
     pickle.keep_opaque = true;
     HAULWAY_ASSIGN(PickleResult object, stream.Next(pickle, "object"));
@@ -128,18 +125,18 @@ class LegacyReader : public FormatReader {
   // keys, each after its number of elements.
   Status Place(const Value& keys, uint64_t keys_at, uint64_t at,
                const StorageTable& storages) {
-    if (!keys.is(Kind::kList)) return Wrong("keys are not a list", keys_at);
+    if (!keys.is(Kind::kList)) return CorruptAt("keys are not a list", keys_at);
     std::vector<bool> placed(index_.storages.size());
     for (const Value& key : keys.sequence().items()) {
       const bool is_text = key.is(Kind::kString) || key.is(Kind::kRawString);
       const uint32_t row =
           is_text ? storages.Find(key.text()) : NameIndex::kNone;
       if (row == NameIndex::kNone) {
-        return Wrong("a key names no storage of the object", keys_at);
+        return CorruptAt("a key names no storage of the object", keys_at);
       }
       if (placed[row]) {
-        return Wrong(fmt::format("key {} is listed twice", Quote(key.text())),
-                     keys_at);
+        return CorruptAt(
+            fmt::format("key {} is listed twice", Quote(key.text())), keys_at);
       }
       placed[row] = true;
       StorageInfo& storage = index_.storages[row];
@@ -158,7 +155,7 @@ class LegacyReader : public FormatReader {
     }
     const auto missing = std::find(placed.begin(), placed.end(), false);
     if (missing != placed.end()) {
-      return Wrong(
+      return CorruptAt(
           fmt::format("no data for storage {}",
                       Quote(index_.storages[missing - placed.begin()].key)),
           keys_at);

@@ -11,7 +11,7 @@ namespace haulway::torch {
 
 namespace {
 
-Status Wrong(std::string_view what) {
+Status WrongId(std::string_view what) {
   return Status(Code::kCorrupt, fmt::format("persistent id {}", what));
 }
 
@@ -26,7 +26,7 @@ Result<uint64_t> Bytes(const Value& count, DType dtype) {
   if (!count.is(Kind::kInt) || count.integer() < 0 ||
       !CheckedMultiply(static_cast<uint64_t>(count.integer()), ItemBytes(dtype),
                        &bytes)) {
-    return Wrong("has a number of elements that is none, or overflows");
+    return WrongId("has a number of elements that is none, or overflows");
   }
   return bytes;
 }
@@ -35,9 +35,9 @@ Result<uint64_t> Bytes(const Value& count, DType dtype) {
 
 Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
                                  TreeArena* arena) {
-  if (!persistent_id.is(Kind::kTuple)) return Wrong("is not a tuple");
+  if (!persistent_id.is(Kind::kTuple)) return WrongId("is not a tuple");
   const std::span<const Value> items = persistent_id.sequence().items();
-  if (items.empty() || !IsText(items[0])) return Wrong("has no type");
+  if (items.empty() || !IsText(items[0])) return WrongId("has no type");
   if (items[0].text() != "storage") {
     return Status(Code::kUnsafe,
                   fmt::format("persistent id of type {} is not allowed: "
@@ -45,9 +45,9 @@ Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
                               Quote(items[0].text())));
   }
   if (items.size() != 5 && !(legacy && items.size() == 6)) {
-    return Wrong(fmt::format("has {} items: expected 5", items.size()));
+    return WrongId(fmt::format("has {} items: expected 5", items.size()));
   }
-  if (!items[1].is(Kind::kGlobal)) return Wrong("has no storage type");
+  if (!items[1].is(Kind::kGlobal)) return WrongId("has no storage type");
   StorageId id;
   switch (KindOf(items[1].global())) {
     case GlobalKind::kStorage:
@@ -58,14 +58,14 @@ Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
       id.untyped = true;
       break;
     default:
-      return Wrong(
+      return WrongId(
           fmt::format("has {} as storage type", Quote(items[1].global().name)));
   }
   const bool is_number = items[2].is(Kind::kInt) && items[2].integer() >= 0;
   if (!IsText(items[2]) && !is_number) {
-    return Wrong("has a key that is not a string");
+    return WrongId("has a key that is not a string");
   }
-  if (!IsText(items[3])) return Wrong("has a location that is not a string");
+  if (!IsText(items[3])) return WrongId("has a location that is not a string");
 
   id.key = is_number ? arena->Copy(fmt::format("{}", items[2].integer()))
                      : items[2].text();
@@ -75,7 +75,7 @@ Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
     // View metadata is (key, offset, size), in elements.
     if (!items[5].is(Kind::kTuple) || items[5].sequence().size != 3 ||
         !IsText(items[5].sequence().data[0])) {
-      return Wrong("has view metadata that is not (key, offset, size)");
+      return WrongId("has view metadata that is not (key, offset, size)");
     }
     const Value* view = items[5].sequence().data;
     id.is_view = true;

@@ -31,6 +31,7 @@
 #include "pickle/pickle_globals.h"
 #include "pickle/pickle_vm.h"
 #include "torch/composed_tensors.h"
+#include "torch/corrupt_at.h"
 #include "torch/pickle_stream.h"
 #include "torch/torch_storages.h"
 #include "torch/torch_tensors.h"
@@ -41,13 +42,9 @@ namespace {
 
 // POSIX.1-1988 ustar: blocks of 512 bytes, and a header before each member.
 constexpr uint64_t kBlockBytes = 512;
-constexpr uint64_t kNumelBytes = 8;
+constexpr uint64_t kCountBytes = 8;
 constexpr std::array<std::string_view, 4> kMembers = {"storages", "tensors",
                                                       "pickle", "sys_info"};
-
-Status Wrong(std::string_view what, uint64_t byte) {
-  return Status(Code::kCorrupt, what).At(byte);
-}
 
 struct Member {
   uint64_t offset = 0;
@@ -102,22 +99,22 @@ Result<Members> FindMembers(const ByteSource& source) {
       break;  // End of the archive.
     }
     const auto header = ParseHeader(block);
-    if (!header.has_value()) return Wrong("tar header is damaged", at);
+    if (!header.has_value()) return CorruptAt("tar header is damaged", at);
     const auto known = std::ranges::find(kMembers, header->name);
     if (known == kMembers.end()) {
-      return Wrong(fmt::format("tar member {} is not one of the format's",
-                               Quote(header->name)),
-                   at);
+      return CorruptAt(fmt::format("tar member {} is not one of the format's",
+                                   Quote(header->name)),
+                       at);
     }
     // A plain file is '0', or NUL in old archives.
     if (header->type != '0' && header->type != '\0') {
-      return Wrong(
+      return CorruptAt(
           fmt::format("tar member {} is not a plain file", Quote(header->name)),
           at);
     }
     Member& member = members[known - kMembers.begin()];
     if (member.found) {
-      return Wrong(
+      return CorruptAt(
           fmt::format("tar member {} stands twice", Quote(header->name)), at);
     }
     member = {at + kBlockBytes, header->size, true};
@@ -132,14 +129,14 @@ Result<Members> FindMembers(const ByteSource& source) {
     if (!CheckedAdd(at,
                     (member.size + kBlockBytes - 1) / kBlockBytes * kBlockBytes,
                     &at)) {
-      return Wrong("tar member's size overflows", at);
+      return CorruptAt("tar member's size overflows", at);
     }
   }
   // torch writes "sys_info" but does not read it. If it is missing, the file
   // was truncated.
   for (size_t i = 0; i < members.size(); ++i) {
     if (!members[i].found) {
-      return Wrong(fmt::format("tar has no member '{}'", kMembers[i]), 0);
+      return CorruptAt(fmt::format("tar has no member '{}'", kMembers[i]), 0);
     }
   }
   return members;
@@ -240,7 +237,7 @@ class TarReader : public FormatReader {
     // number.
     if (!count.root.is(Kind::kInt) || count.root.integer() < 0 ||
         static_cast<uint64_t>(count.root.integer()) > stream->remaining()) {
-      return Wrong("number of items is none, or larger than the member", at)
+      return CorruptAt("number of items is none, or larger than the member", at)
           .In(what);
     }
     return static_cast<uint64_t>(count.root.integer());
@@ -256,25 +253,25 @@ class TarReader : public FormatReader {
       // A storage is (key, location, storage type).
       const Value& root = item.root;
       if (!root.is(Kind::kTuple) || root.sequence().size != 3) {
-        return Wrong("storage is not (key, location, type)", at);
+        return CorruptAt("storage is not (key, location, type)", at);
       }
       const Value* parts = root.sequence().data;
       const auto key = Number(parts[0]);
       if (!key.has_value() || !parts[1].is(Kind::kString) ||
           !parts[2].is(Kind::kGlobal) ||
           KindOf(parts[2].global()) != GlobalKind::kStorage) {
-        return Wrong("storage is not (key, location, type)", at);
+        return CorruptAt("storage is not (key, location, type)", at);
       }
       StorageInfo storage;
       storage.key = arena_.Copy(fmt::format("{}", *key));
       storage.location = parts[1].text();
       storage.dtype = DTypeOf(parts[2].global());
       storage.frame_offset = stream.position();
-      std::array<std::byte, kNumelBytes> numel;
+      std::array<std::byte, kCountBytes> numel;
       HAULWAY_TRY(stream.Read(numel));
       if (!CheckedMultiply(ByteCursor(numel).U64(), ItemBytes(storage.dtype),
                            &storage.nbytes)) {
-        return Wrong("number of elements overflows", storage.frame_offset);
+        return CorruptAt("number of elements overflows", storage.frame_offset);
       }
       storage.offset = stream.position();
       storage.stored_bytes = storage.nbytes;
@@ -284,7 +281,7 @@ class TarReader : public FormatReader {
       if (!storages_
                .emplace(*key, StorageUse{row, storage.dtype, 0, storage.nbytes})
                .second) {
-        return Wrong(fmt::format("key {} stands twice", *key), at);
+        return CorruptAt(fmt::format("key {} stands twice", *key), at);
       }
       index_.storages.push_back(storage);
     }
@@ -298,20 +295,20 @@ class TarReader : public FormatReader {
     const uint64_t at = stream->position();
     HAULWAY_ASSIGN(const PickleResult views, Next(stream, "storages"));
     if (!views.root.is(Kind::kList)) {
-      return Wrong("views are not a list", at);
+      return CorruptAt("views are not a list", at);
     }
     for (const Value& view : views.root.sequence().items()) {
       if (!view.is(Kind::kTuple) || view.sequence().size != 4) {
-        return Wrong("view is not (target, root, offset, numel)", at);
+        return CorruptAt("view is not (target, root, offset, numel)", at);
       }
       std::array<int64_t, 4> numbers{};
       for (size_t i = 0; i < numbers.size(); ++i) {
         const auto number = Number(view.sequence().data[i]);
-        if (!number.has_value()) return Wrong("view is not of numbers", at);
+        if (!number.has_value()) return CorruptAt("view is not of numbers", at);
         numbers[i] = *number;
       }
       const auto root = storages_.find(numbers[1]);
-      if (root == storages_.end()) return Wrong("view has no root", at);
+      if (root == storages_.end()) return CorruptAt("view has no root", at);
       const StorageUse& use = root->second;
       const uint64_t item = ItemBytes(use.dtype);
       uint64_t offset = 0;
@@ -320,7 +317,7 @@ class TarReader : public FormatReader {
           !CheckedMultiply(static_cast<uint64_t>(numbers[2]), item, &offset) ||
           !CheckedMultiply(static_cast<uint64_t>(numbers[3]), item, &bytes) ||
           !RangeFits(offset, bytes, use.nbytes)) {
-        return Wrong("view leaves its storage", at);
+        return CorruptAt("view leaves its storage", at);
       }
       storages_.emplace(numbers[0], StorageUse{use.row, use.dtype,
                                                use.first_byte + offset, bytes});
@@ -337,14 +334,14 @@ class TarReader : public FormatReader {
       HAULWAY_ASSIGN(const PickleResult item, Next(&stream, "tensors"));
       // A tensor is (key, storage key, tensor type).
       if (!item.root.is(Kind::kTuple) || item.root.sequence().size != 3) {
-        return Wrong("tensor is not (key, storage, type)", at);
+        return CorruptAt("tensor is not (key, storage, type)", at);
       }
       const Value* parts = item.root.sequence().data;
       const auto key = Number(parts[0]);
       const auto storage = Number(parts[1]);
       if (!key.has_value() || !storage.has_value() ||
           !storages_.contains(*storage)) {
-        return Wrong("tensor is not (key, storage, type)", at);
+        return CorruptAt("tensor is not (key, storage, type)", at);
       }
       std::array<std::byte, 8> head;  // 32-bit rank, and four bytes of padding.
       HAULWAY_TRY(stream.Read(head));

@@ -28,6 +28,7 @@
 #include "pickle/pickle_globals.h"
 #include "pickle/pickle_vm.h"
 #include "tensor/strided.h"
+#include "torch/corrupt_at.h"
 #include "torch/torch_calls.h"
 
 namespace haulway::torch {
@@ -55,10 +56,6 @@ constexpr std::array kSparseParts = {
 };
 constexpr std::array<std::string_view, 4> kNestedParts = {
     "buffer", "sizes", "strides", "storage_offsets"};
-
-Status Wrong(std::string_view what, uint64_t byte) {
-  return Status(Code::kCorrupt, what).At(byte);
-}
 
 // The arguments of a call. An item out of range is None.
 class Arguments {
@@ -327,9 +324,9 @@ class Resolver {
       // With arguments, the tensor would take memory for as many elements as
       // the pickle says, without any bytes in the file.
       if (!IsSparse(*object.callable) && Arguments(object.args).size() != 0) {
-        return Wrong(fmt::format("{} with arguments: expected none",
-                                 Quote(object.callable->name)),
-                     object.byte);
+        return CorruptAt(fmt::format("{} with arguments: expected none",
+                                     Quote(object.callable->name)),
+                         object.byte);
       }
       // Before 0.4, a tensor was created empty and BUILD set its parts.
       if (Arguments(object.state).size() == 0) return Status();
@@ -389,8 +386,8 @@ class Resolver {
       case GlobalKind::kRebuildFromTypeV2:
         return VisitFromType(arguments, object, path);
       default:
-        return Wrong("tensors made from numpy arrays are not supported",
-                     object.byte);
+        return CorruptAt("tensors made from numpy arrays are not supported",
+                         object.byte);
     }
   }
 
@@ -407,13 +404,13 @@ class Resolver {
       return Status();
     }
     if (!arguments[0].is(Kind::kGlobal)) {
-      return Wrong("_rebuild_from_type_v2 needs a function", object.byte);
+      return CorruptAt("_rebuild_from_type_v2 needs a function", object.byte);
     }
     const GlobalKind inner = KindOf(arguments[0].global());
     if (!IsRebuild(inner) || IsFromType(inner)) {
-      return Wrong(fmt::format("_rebuild_from_type_v2 cannot use {}",
-                               Quote(arguments[0].global().name)),
-                   object.byte);
+      return CorruptAt(fmt::format("_rebuild_from_type_v2 cannot use {}",
+                                   Quote(arguments[0].global().name)),
+                       object.byte);
     }
     auto [at, is_new] = wrapped_.try_emplace(&object, kNoTensor);
     HAULWAY_TRY(VisitCall(inner, arguments[2], &at->second, object, path));
@@ -425,7 +422,7 @@ class Resolver {
                         std::string_view path) {
     const Value& data = arguments[0];
     if (!data.is(Kind::kObject) || !arguments[1].is(Kind::kBool)) {
-      return Wrong("a parameter needs a tensor and a flag", object.byte);
+      return CorruptAt("a parameter needs a tensor and a flag", object.byte);
     }
     Object& inner = data.object();
     const GlobalKind kind = KindFor(inner.callable);
@@ -460,7 +457,7 @@ class Resolver {
       }
       return Status();
     }
-    return Wrong(
+    return CorruptAt(
         fmt::format("layout {} is not one of a sparse tensor", Quote(layout)),
         object.byte);
   }
@@ -539,7 +536,7 @@ class Resolver {
     }
 
     if (!arguments[0].is(Kind::kPersistent)) {
-      return Wrong("a tensor needs a storage", byte);
+      return CorruptAt("a tensor needs a storage", byte);
     }
     HAULWAY_ASSIGN(const StorageUse use, Storage(arguments[0], byte));
     tensor.storage = use.row;
@@ -548,7 +545,7 @@ class Resolver {
       HAULWAY_ASSIGN(tensor.dtype, DTypeArgument(arguments[6], byte));
     }
     if (!arguments[1].is(Kind::kInt) || arguments[1].integer() < 0) {
-      return Wrong("storage offset is not a number from 0", byte);
+      return CorruptAt("storage offset is not a number from 0", byte);
     }
     tensor.storage_offset = static_cast<uint64_t>(arguments[1].integer());
     HAULWAY_TRY(Shape(arguments[2], arguments[3], byte, &tensor));
@@ -575,13 +572,14 @@ class Resolver {
   static Status SetGradients(const Value& flag, uint64_t byte,
                              TensorInfo* tensor) {
     if (!flag.is(Kind::kBool)) {
-      return Wrong("requires_grad is not a bool", byte);
+      return CorruptAt("requires_grad is not a bool", byte);
     }
     if (flag.boolean() && !TakesGradients(tensor->dtype)) {
-      return Wrong(fmt::format("a tensor of {} requires gradients: expected "
-                               "one of floating point",
-                               haulway::Name(tensor->dtype)),
-                   byte);
+      return CorruptAt(
+          fmt::format("a tensor of {} requires gradients: expected "
+                      "one of floating point",
+                      haulway::Name(tensor->dtype)),
+          byte);
     }
     tensor->requires_grad = flag.boolean();
     return Status();
@@ -598,7 +596,7 @@ class Resolver {
                                 Quote(value.global().name)))
           .At(byte);
     }
-    return Wrong("a tensor needs a dtype", byte);
+    return CorruptAt("a tensor needs a dtype", byte);
   }
 
   // Applies rules M01 and M02.
@@ -607,12 +605,12 @@ class Resolver {
     const auto sizes = Ints(size);
     const auto strides = Ints(stride);
     if (!sizes.has_value() || !strides.has_value()) {
-      return Wrong("size or stride is not a tuple", byte);
+      return CorruptAt("size or stride is not a tuple", byte);
     }
     if (sizes->size() != strides->size()) {
-      return Wrong(fmt::format("stride has {} numbers: expected {}",
-                               strides->size(), sizes->size()),
-                   byte);
+      return CorruptAt(fmt::format("stride has {} numbers: expected {}",
+                                   strides->size(), sizes->size()),
+                       byte);
     }
     const size_t rank = sizes->size();
     if (rank > limits_.max_rank) {
@@ -626,10 +624,10 @@ class Resolver {
       const Value& s = (*sizes)[d];
       const Value& t = (*strides)[d];
       if (!s.is(Kind::kInt) || s.integer() < 0) {
-        return Wrong("size is not a number from 0", byte);
+        return CorruptAt("size is not a number from 0", byte);
       }
       if (!t.is(Kind::kInt) || t.integer() < 0) {
-        return Wrong("stride is not a number from 0", byte);
+        return CorruptAt("stride is not a number from 0", byte);
       }
       numbers[d] = s.integer();
       numbers[rank + d] = t.integer();
@@ -639,7 +637,7 @@ class Resolver {
     const auto count = CountElements(tensor->shape);
     if (!count.has_value() ||
         !CheckedMultiply(*count, ItemBytes(tensor->dtype), &tensor->nbytes)) {
-      return Wrong("number of bytes overflows", byte);
+      return CorruptAt("number of bytes overflows", byte);
     }
     return Status();
   }
@@ -652,13 +650,14 @@ class Resolver {
     uint64_t end = 0;
     if (!extent.has_value() ||
         !CheckedAdd(tensor.storage_offset, *extent, &end)) {
-      return Wrong("the last element's index overflows", byte);
+      return CorruptAt("the last element's index overflows", byte);
     }
     if (*extent > 0 && end > held) {
-      return Wrong(fmt::format("tensor ends past its storage {}: expected at "
-                               "most {} elements, found {}",
-                               Quote(index_.storages[use.row].key), held, end),
-                   byte);
+      return CorruptAt(
+          fmt::format("tensor ends past its storage {}: expected at "
+                      "most {} elements, found {}",
+                      Quote(index_.storages[use.row].key), held, end),
+          byte);
     }
     return Status();
   }

@@ -11,6 +11,7 @@
 #include "base/name_index.h"
 #include "base/text.h"
 #include "haulway/archive.h"
+#include "zip/zip_format.h"
 #include "zip/zip_writer.h"
 
 namespace haulway {

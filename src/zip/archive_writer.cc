@@ -26,6 +26,7 @@
 #include "base/thread_pool.h"
 #include "haulway/archive.h"
 #include "haulway/options.h"
+#include "zip/zip_format.h"
 #include "zip/zip_writer.h"
 
 namespace haulway {

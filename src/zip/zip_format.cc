@@ -27,7 +27,7 @@ namespace haulway {
 
 uint64_t ComputePayloadOffset(uint64_t header_offset, uint64_t full_name_length,
                               uint64_t size, uint64_t alignment) {
-  constexpr uint64_t kMax32 = 0xFFFFFFFF;
+  constexpr uint64_t kMax32 = zip::kMax32;
   constexpr uint64_t kExtraHead = 4;  // Id and length of an extra field.
   uint64_t start =
       header_offset + zip::kLocalHeaderBytes + full_name_length + kExtraHead;
@@ -45,17 +45,13 @@ namespace haulway::zip {
 namespace {
 
 constexpr uint32_t kLocalSignature = 0x04034B50;         // 4.3.7
-constexpr uint32_t kDescriptorSignature = 0x08074B50;    // 4.3.9.3
 constexpr uint32_t kDirectorySignature = 0x02014B50;     // 4.3.12
 constexpr uint32_t kZip64EndSignature = 0x06064B50;      // 4.3.14
 constexpr uint32_t kZip64LocatorSignature = 0x07064B50;  // 4.3.15
 constexpr std::string_view kEndText = "PK\5\6";          // 4.3.16
 constexpr uint16_t kZip64ExtraId = 0x0001;               // 4.5.3
-constexpr uint64_t kMax16 = 0xFFFF;
-constexpr uint64_t kMax32 = 0xFFFFFFFF;
 // APPNOTE 4.4.4: encryption, patched data, strong encryption, masked headers.
 constexpr uint16_t kRefusedFlags = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 13;
-constexpr uint32_t kFolderAttribute = 0x10;
 
 Status Wrong(std::string_view what, uint64_t byte) {
   return Status(Code::kCorrupt, what).At(byte);
@@ -323,8 +319,6 @@ Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
 void EncodeEndRecords(const EndRecords& end,
                       const std::optional<Zip64Versions>& zip64,
                       ByteEncoder* out) {
-  constexpr uint64_t kMax16 = 0xFFFF;
-  constexpr uint64_t kMax32 = 0xFFFFFFFF;
   if (zip64.has_value()) {
     out->Text(std::string_view("PK\6\6", 4));
     out->U64(kZip64EndBytes - 12);

@@ -18,11 +18,16 @@
 
 namespace haulway::zip {
 
-inline constexpr uint64_t kLocalHeaderBytes = 30;     // 4.3.7
-inline constexpr uint64_t kDirectoryEntryBytes = 46;  // 4.3.12
-inline constexpr uint64_t kEndBytes = 22;             // 4.3.16
-inline constexpr uint64_t kZip64EndBytes = 56;        // 4.3.14
-inline constexpr uint64_t kZip64LocatorBytes = 20;    // 4.3.15
+inline constexpr uint64_t kLocalHeaderBytes = 30;             // 4.3.7
+inline constexpr uint64_t kDirectoryEntryBytes = 46;          // 4.3.12
+inline constexpr uint64_t kEndBytes = 22;                     // 4.3.16
+inline constexpr uint64_t kZip64EndBytes = 56;                // 4.3.14
+inline constexpr uint64_t kZip64LocatorBytes = 20;            // 4.3.15
+inline constexpr uint32_t kDescriptorSignature = 0x08074B50;  // 4.3.9.3
+inline constexpr uint32_t kFolderAttribute = 0x10;            // Of MS-DOS.
+// The value of a field whose number stands in a zip64 field, and the largest.
+inline constexpr uint64_t kMax16 = 0xFFFF;
+inline constexpr uint64_t kMax32 = 0xFFFFFFFF;
 inline constexpr uint64_t kLongestComment = 65535;
 inline constexpr uint64_t kLongestDescriptor = 24;  // 4.3.9, with zip64
 // Size of the end of a file that must contain the end records.

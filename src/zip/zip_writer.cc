@@ -16,13 +16,10 @@ namespace haulway::zip {
 
 namespace {
 
-constexpr uint64_t kMax16 = 0xFFFF;
-constexpr uint64_t kMax32 = 0xFFFFFFFF;
 constexpr uint64_t kMostAlignment = 32768;
 constexpr uint16_t kFlagUtf8 = 1 << 11;
 constexpr uint16_t kVersionDeflate = 20;  // APPNOTE 4.4.3.2
 constexpr uint64_t kExtraHead = 4;
-constexpr uint32_t kFolderAttribute = 0x10;
 
 uint16_t Flags(const NewEntry& entry) {
   return entry.size == 0 ? kFlagUtf8 : kFlagUtf8 | kFlagDescriptor;

@@ -17,7 +17,6 @@ namespace haulway::zip {
 // The record that Finish() adds. Callers cannot write it.
 inline constexpr std::string_view kIdRecord = ".data/serialization_id";
 inline constexpr uint64_t kIdBytes = 40;
-inline constexpr uint32_t kDescriptorSignature = 0x08074B50;  // APPNOTE 4.3.9.3
 
 // A record to write. Offsets are from the archive's start.
 struct NewEntry {
