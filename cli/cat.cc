@@ -74,7 +74,7 @@ void Cut(uint64_t count, CatPart* part) {
 
 // Reads the part of the tensor that the slice needs.
 Result<CatPart> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
-                      Selection slice) {
+                         Selection slice) {
   TensorRequest request;
   request.tensor =
       static_cast<uint32_t>(&tensor - checkpoint.index().tensors.data());
@@ -203,7 +203,8 @@ Status Run(const CatOptions& options, bool* is_usage) {
         .In(fmt::format("tensor '{}'", Escape(options.tensor)))
         .Of(ShownName(options.files[0]));
   }
-  HAULWAY_ASSIGN(CatPart part, ReadPart(*checkpoint, *tensor, std::move(*slice)));
+  HAULWAY_ASSIGN(CatPart part,
+                 ReadPart(*checkpoint, *tensor, std::move(*slice)));
   if (options.head != 0) Cut(options.head, &part);
   std::string text;
   if (options.out.ends_with(".npy")) {

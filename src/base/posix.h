@@ -4,6 +4,7 @@
 
 #include <sys/uio.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>

@@ -43,7 +43,8 @@ Status Failed(int os_error, const char* what, uint64_t bytes) {
 // A SharedMapping is unmapped when it goes out of scope.
 class SharedMapping {
  public:
-  SharedMapping(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
+  SharedMapping(void* address, size_t bytes)
+      : address_(address), bytes_(bytes) {}
   SharedMapping(const SharedMapping&) = delete;
   SharedMapping& operator=(const SharedMapping&) = delete;
   ~SharedMapping() { (void)::munmap(address_, bytes_); }

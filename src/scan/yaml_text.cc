@@ -152,7 +152,9 @@ class PairWalk {
     return key.row != nullptr || key.naming != KeyFacts::Naming::kNone;
   }
   char At(size_t at) const { return at < text_.size() ? text_[at] : '\n'; }
-  bool IsSpace(size_t at) const { return kYamlSpace.find(At(at)) != kYamlSpace.npos; }
+  bool IsSpace(size_t at) const {
+    return kYamlSpace.find(At(at)) != kYamlSpace.npos;
+  }
 
   size_t EndOfKey(size_t at) const {
     while (at < text_.size() && IsKeyByte(text_[at])) ++at;

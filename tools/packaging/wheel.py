@@ -100,8 +100,6 @@ def make_wheel(python, out, folder, epoch, machine):
         "SOURCE_DATE_EPOCH": str(epoch),
         "CC": machine.tool("cc"), "CXX": machine.tool("c++"),
         "CMAKE_GENERATOR": "Ninja",
-        "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
-        "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1",
     }
     defines = {
         "HAULWAY_STATIC_LIBRARIES": prefix / "lib",
