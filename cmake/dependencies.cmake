@@ -1,21 +1,7 @@
 # The libraries to link, from the distribution's packages.
 #
-# Missing ones are listed together, by their names in the distributions. Without
-# a compiler no library can be found, so all are listed.
-set(haulway_missing_debian)
-set(haulway_missing_fedora)
-set(haulway_missing_arch)
-
-# haulway_need(FOUND-VARIABLE DEBIAN FEDORA ARCH): records a missing package.
-macro(haulway_need found debian fedora arch)
-  if(NOT ${found} OR NOT CMAKE_CXX_COMPILER)
-    list(APPEND haulway_missing_debian ${debian})
-    list(APPEND haulway_missing_fedora ${fedora})
-    list(APPEND haulway_missing_arch ${arch})
-  endif()
-endmacro()
-
-haulway_need(CMAKE_CXX_COMPILER build-essential gcc-c++ base-devel)
+# Missing ones are listed together, by their names in the distributions: packages.txt.
+# Without a compiler no library can be found, so all are listed.
 if(CMAKE_CXX_COMPILER)
   find_package(Threads REQUIRED)
   find_package(PkgConfig QUIET)
@@ -42,38 +28,47 @@ if(CMAKE_CXX_COMPILER)
     endif()
   endif()
 endif()
-haulway_need(PKG_CONFIG_FOUND pkg-config pkgconf-pkg-config pkgconf)
-haulway_need(libdeflate_FOUND libdeflate-dev libdeflate-devel libdeflate)
-haulway_need(libsodium_FOUND libsodium-dev libsodium-devel libsodium)
-haulway_need(liburing_FOUND liburing-dev liburing-devel liburing)
-haulway_need(re2_FOUND libre2-dev re2-devel re2)
-haulway_need(ZLIB_FOUND zlib1g-dev zlib-devel zlib)
-haulway_need(fmt_FOUND libfmt-dev fmt-devel fmt)
-haulway_need(simdjson_FOUND libsimdjson-dev simdjson-devel simdjson)
-haulway_need(OPENSSL_FOUND libssl-dev openssl-devel openssl)
-haulway_need(CURL_FOUND libcurl4-openssl-dev libcurl-devel curl)
-if(HAULWAY_BUILD_CLI OR HAULWAY_BUILD_PYTHON)
-  haulway_need(CLI11_FOUND libcli11-dev cli11-devel cli11)
-endif()
+
+set(haulway_needed build)
 if(HAULWAY_BUILD_PYTHON)
-  haulway_need(Python_FOUND python3-dev python3-devel python)
+  list(APPEND haulway_needed python)
 endif()
 if(BUILD_TESTING)
-  haulway_need(GTest_FOUND libgtest-dev gtest-devel gtest)
-  haulway_need(GMOCK_FOUND libgmock-dev gmock-devel gtest)
+  list(APPEND haulway_needed tests)
 endif()
+if(NOT HAULWAY_BUILD_CLI AND NOT HAULWAY_BUILD_PYTHON)
+  set(CLI11_FOUND TRUE)
+endif()
+set(c++ ${CMAKE_CXX_COMPILER})
+set(pkg-config ${PKG_CONFIG_FOUND})
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+  ${CMAKE_CURRENT_LIST_DIR}/packages.txt)
+file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/packages.txt haulway_rows REGEX "^[^#]")
+foreach(row ${haulway_rows})
+  string(REGEX REPLACE " +" ";" row "${row}")
+  list(POP_FRONT row for found)
+  if(for IN_LIST haulway_needed AND found MATCHES "_FOUND$|^c\\+\\+$|^pkg-config$"
+     AND NOT (CMAKE_CXX_COMPILER AND ${found}))
+    foreach(system debian fedora arch alpine homebrew)
+      list(POP_FRONT row package)
+      list(APPEND haulway_missing_${system} ${package})
+    endforeach()
+  endif()
+endforeach()
 
 if(haulway_missing_debian)
-  list(REMOVE_DUPLICATES haulway_missing_arch)
-  list(JOIN haulway_missing_debian " " debian)
-  list(JOIN haulway_missing_fedora " " fedora)
-  list(JOIN haulway_missing_arch " " arch)
+  foreach(system debian fedora arch alpine homebrew)
+    list(REMOVE_DUPLICATES haulway_missing_${system})
+    list(JOIN haulway_missing_${system} " " ${system})
+  endforeach()
   # CMake does not wrap lines that begin with a space.
   message(FATAL_ERROR
     "Haulway needs libraries that were not found. Install them with one of\n"
     "  Debian, Ubuntu:  apt-get install ${debian}\n"
     "  Fedora, RHEL:    dnf install ${fedora}\n"
     "  Arch:            pacman -S ${arch}\n"
+    "  Alpine:          apk add ${alpine}\n"
+    "  Homebrew:        brew install ${homebrew}\n"
     "On Debian, scripts/setup of the repository does that.")
 endif()
 

@@ -7,27 +7,19 @@ import re
 import shutil
 import subprocess
 
+import pytest
+
 import haulway
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
-# Names of the libraries in `find_package`: their packages in Debian, Fedora,
-# Arch.
-LIBRARIES = {
-    "fmt": ("libfmt-dev", "fmt-devel", "fmt"),
-    "simdjson": ("libsimdjson-dev", "simdjson-devel", "simdjson"),
-    "OpenSSL": ("libssl-dev", "openssl-devel", "openssl"),
-    "CLI11": ("libcli11-dev", "cli11-devel", "cli11"),
-    "GTest": ("libgtest-dev", "gtest-devel", "gtest"),
-    "ZLIB": ("zlib1g-dev", "zlib-devel", "zlib"),
-    "CURL": ("libcurl4-openssl-dev", "libcurl-devel", "curl"),
-    "Python": ("python3-dev", "python3-devel", "python"),
-}
-BY_PKG_CONFIG = [("pkg-config", "pkgconf-pkg-config", "pkgconf"),
-                 ("libdeflate-dev", "libdeflate-devel", "libdeflate"),
-                 ("libsodium-dev", "libsodium-devel", "libsodium"),
-                 ("liburing-dev", "liburing-devel", "liburing"),
-                 ("libre2-dev", "re2-devel", "re2")]
+# For each row of the table: found, and the packages of each system.
+ROWS = [row.split()[1:] for row in
+        (ROOT / "cmake/packages.txt").read_text().splitlines()
+        if not row.startswith("#")]
+SYSTEMS = ("apt-get install", "dnf install", "pacman -S", "apk add", "brew install")
+# As `find_package` names them. The others are found with pkg-config.
+LIBRARIES = ("fmt", "simdjson", "OpenSSL", "CLI11", "GTest", "ZLIB", "CURL", "Python")
 
 
 def configure(folder, *options, **environment):
@@ -39,8 +31,7 @@ def configure(folder, *options, **environment):
 
 def commands_of(message):
     """Returns the packages that each command in the message installs."""
-    found = re.findall(r"(?:apt-get install|dnf install|pacman -S) (.*)", message)
-    return [line.split() for line in found]
+    return [re.search(f"{system} (.*)", message)[1].split() for system in SYSTEMS]
 
 
 def test_all_missing_packages_are_named_at_once(tmp_path):
@@ -49,17 +40,18 @@ def test_all_missing_packages_are_named_at_once(tmp_path):
         *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in LIBRARIES))
     assert done.returncode != 0
     assert done.stderr.count("CMake Error") == 1
-    expected = zip(*LIBRARIES.values(), *BY_PKG_CONFIG)
+    expected = zip(*(names for found, *names in ROWS
+                     if found == "pkg-config" or found.endswith("_FOUND")))
     for packages, names in zip(commands_of(done.stderr), expected, strict=True):
-        assert set(names) <= set(packages), done.stderr
+        assert set(names) == set(packages), done.stderr
         assert len(packages) == len(set(packages))
     assert "scripts/setup" in done.stderr
 
 
 def test_only_what_is_missing_is_named(tmp_path):
     done = configure(tmp_path, "-DCMAKE_DISABLE_FIND_PACKAGE_simdjson=ON")
-    assert commands_of(done.stderr) == [["libsimdjson-dev"], ["simdjson-devel"],
-                                        ["simdjson"]]
+    (names,) = (names for found, *names in ROWS if found == "simdjson_FOUND")
+    assert commands_of(done.stderr) == [[name] for name in names]
 
 
 def test_without_a_compiler_all_is_named(tmp_path):
@@ -69,13 +61,13 @@ def test_without_a_compiler_all_is_named(tmp_path):
         (programs / name).symlink_to(shutil.which(name))
     done = configure(tmp_path / "build", PATH=str(programs))
     assert done.returncode != 0
-    debian, fedora, arch = commands_of(done.stderr)
+    debian, fedora, arch, *_ = commands_of(done.stderr)
     assert "build-essential" in debian and "libfmt-dev" in debian
     assert "gcc-c++" in fedora and "base-devel" in arch
 
 
 def test_what_quickstart_builds_can_be_installed(tmp_path):
-    built = re.search(r"ninja -C build/release --quiet (.*)",
+    built = re.search(r"\nbuild release (.*)",
                       (ROOT / "scripts/quickstart").read_text())[1].split()
     subprocess.run(["cmake", "--preset", "release", "-B", tmp_path], cwd=ROOT,
                    check=True, capture_output=True, timeout=300)
@@ -84,12 +76,21 @@ def test_what_quickstart_builds_can_be_installed(tmp_path):
     installed = set()
     for script in tmp_path.rglob("cmake_install.cmake"):
         for path in re.findall(rf'"{tmp_path}/([^"]+)"', script.read_text()):
-            if not path.endswith((".cmake", ".pc", "_MANIFEST}")):
+            # CMake makes these itself.
+            if not re.search(r"\.cmake$|\.pc$|manifest|MANIFEST", path):
                 installed.add(path)
     assert len(installed) >= 3
     for path in installed:
         # Symlinks to a shared library are made together with it.
         assert re.sub(r"\.so\b.*", ".so", path) in made, path
+
+
+@pytest.mark.parametrize("preset", ["release", "test", "shared", "asan", "tsan"])
+def test_warnings_are_errors_in_the_builds_of_tests_only(preset, tmp_path):
+    said = subprocess.run(
+        ["cmake", "--preset", preset, "-B", tmp_path, "-N"], cwd=ROOT, check=True,
+        capture_output=True, text=True).stdout
+    assert ('HAULWAY_WERROR="ON"' in said) == (preset != "release")
 
 
 def test_the_version_stands_in_one_place(run):
