@@ -15,9 +15,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def pytest_configure():
-    # Tests choose the trusted certificates themselves.
+    # Tests choose the trusted certificates themselves, and programs behave as
+    # they do for users.
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE",
-                 "AWS_CA_BUNDLE"):
+                 "AWS_CA_BUNDLE", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
         os.environ.pop(name, None)
     # The interpreter with the package, for `haulway bulk`.
     os.environ.setdefault("HAULWAY_PYTHON", sys.executable)
@@ -25,6 +26,14 @@ def pytest_configure():
     # start would inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Adds to the file that tools/not_possible.py reads."""
+    if path := os.environ.get("HAULWAY_NOT_POSSIBLE"):
+        with open(path, "a") as file:
+            for report in terminalreporter.stats.get("skipped", []):
+                file.write(report.longrepr[2].removeprefix("Skipped: ") + "\n")
 
 
 @pytest.fixture
@@ -104,17 +113,24 @@ def run(command, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def watching_library(tmp_path_factory):
-    """Builds watch_calls.c."""
-    tests = pathlib.Path(__file__).resolve().parent
-    built = tmp_path_factory.mktemp("built") / "watch_calls.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", built,
-                    next(tests.rglob("watch_calls.c")), "-ldl"], check=True)
-    return built
+def preloaded(tmp_path_factory):
+    """Returns a function that builds a library of this folder, to be preloaded,
+    and returns its path."""
+    folder = tmp_path_factory.mktemp("preloaded")
+
+    def preloaded(name, *options):
+        built = folder / f"{'_'.join([name, *options])}.so"
+        if not built.exists():
+            subprocess.run(
+                ["cc", "-shared", "-fPIC", *options, "-o", built,
+                 pathlib.Path(__file__).with_name(f"{name}.c"), "-ldl"], check=True)
+        return str(built)
+
+    return preloaded
 
 
 @pytest.fixture
-def watched(watching_library, tmp_path_factory):
+def watched(preloaded, tmp_path_factory):
     """Runs code with the library, and returns its exit code, its errors and
     the logged calls."""
     log = tmp_path_factory.mktemp("log") / "calls"
@@ -124,7 +140,7 @@ def watched(watching_library, tmp_path_factory):
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],
             capture_output=True, text=True,
-            env={**os.environ, "LD_PRELOAD": str(watching_library),
+            env={**os.environ, "LD_PRELOAD": preloaded("watch_calls"),
                  "WATCH_LOG": str(log), **faults})
         calls = log.read_text().splitlines() if log.exists() else []
         return done.returncode, done.stderr, calls

@@ -32,6 +32,7 @@ from haulway.ipc import (
     restore,
 )
 from optional_torch import torch
+from other_shm import KINDS, other_shm
 
 HERE = os.path.dirname(os.path.dirname(__file__))
 
@@ -334,38 +335,8 @@ def test_W13_no_file_system_is_needed():
         SharedMemoryArena((1 << 64) - 1)
 
 
-# States of /dev/shm: small, read-only, or missing; and the error of opening a
-# file there.
-SHM = {
-    "64 MB": ("mount -t tmpfs -o size=64m none /dev/shm", "ENOSPC"),
-    "read-only": ("mount -t tmpfs -o ro none /dev/shm", "EROFS"),
-    "none": ("mount -t tmpfs none {scratch} && : > {scratch}/null && "
-             "mount --bind /dev/null {scratch}/null && "
-             "mount --rbind {scratch} /dev && test ! -e /dev/shm", "ENOENT"),
-}
-
-
-def shm_made(kind, tmp_path):
-    """Returns a command and environment in which a program sees this
-    /dev/shm."""
-    mount, refusal = SHM[kind]
-    namespace = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
-    if not subprocess.run([*namespace, "true"], capture_output=True).returncode:
-        scratch = tmp_path / "dev"
-        scratch.mkdir()
-        return [*namespace, "sh", "-ec",
-                mount.format(scratch=scratch) + ' && exec "$0" "$@"'], {}
-    # Mounting is impossible in a container or chroot; make opening fail
-    # instead.
-    library = tmp_path / "refuse_shm.so"
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", f"-DREFUSAL={refusal}", "-o", library,
-         os.path.join(HERE, "refuse_shm.c")], check=True)
-    return [], {"LD_PRELOAD": str(library)}
-
-
-@pytest.mark.parametrize("shm", SHM)
-def test_W13_wherever_shm_is_small_or_missing(shm, tmp_path):
+@pytest.mark.parametrize("shm", KINDS)
+def test_W13_wherever_shm_is_small_or_missing(shm, preloaded, tmp_path):
     code = (
         "import arena_workers as w, functools\n"
         "from haulway.ipc import *\n"
@@ -382,7 +353,7 @@ def test_W13_wherever_shm_is_small_or_missing(shm, tmp_path):
         "    assert [int(i[-1]) for i in s] == [0, 1]\n"
         "print('whole')\n"
     )
-    command, environment = shm_made(shm, tmp_path)
+    command, environment = other_shm(shm, preloaded, tmp_path)
     done = subprocess.run(
         [*command, sys.executable, "-c", code], env=os.environ | environment,
         capture_output=True, cwd=HERE, text=True, timeout=120,

@@ -14,13 +14,14 @@ import torch
 
 import loader_data as data
 from haulway.ipc import ArenaFull, DataLoader
+from other_shm import KINDS, other_shm
 from torch_versions import IS_OLD
 
 HERE = os.path.dirname(os.path.dirname(__file__))
 MIB = 1 << 20
 
 
-def program(text, **options):
+def program(text, command=(), **variables):
     """Runs a program in its own process; it must print "ok" and nothing
     else."""
     text = textwrap.dedent("""
@@ -36,10 +37,9 @@ def program(text, **options):
                 assert int(batch.flatten()[-1]) == i % 251, i
     """) + textwrap.dedent(text) + '\nprint("ok")\n'
     path = os.pathsep.join([HERE, *sys.path])
-    command = options.pop("command", [])
     done = subprocess.run(
         [*command, sys.executable, "-c", text], capture_output=True, text=True,
-        timeout=240, env={**os.environ, "PYTHONPATH": path}, **options,
+        timeout=240, env={**os.environ, "PYTHONPATH": path, **variables},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
@@ -148,26 +148,14 @@ def test_few_descriptors_suffice():
     """)
 
 
-def in_namespace(mount):
-    """Returns a command that runs another in a namespace where `mount` sets up
-    /dev/shm."""
-    return ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh"]
-
-
-@pytest.mark.parametrize("mount", [
-    "mount -t tmpfs -o size=1m tmpfs /dev/shm",
-    "mount -t tmpfs -o ro tmpfs /dev/shm",
-], ids=["small", "read-only"])
-def test_dev_shm_is_not_used(mount):
-    command = in_namespace(mount)
-    if subprocess.run([*command, "true"], capture_output=True).returncode:
-        pytest.fail("no mount namespaces on this machine")
+@pytest.mark.parametrize("shm", KINDS)
+def test_dev_shm_is_not_used(shm, preloaded, tmp_path):
+    command, variables = other_shm(shm, preloaded, tmp_path)
     program("""
         batches = list(DataLoader(data.Large(12, 4 << 20), batch_size=1,
                                   num_workers=2))
         check(batches, 12, 4 << 20)
-        assert os.listdir("/dev/shm") == []
-    """, command=command)
+    """, command=command, **variables)
 
 
 def test_nothing_is_put_into_dev_shm():

@@ -1,5 +1,6 @@
 """haulway.load and haulway.iterate: I/O modes, budgets, statistics."""
 
+import contextlib
 import gc
 import os
 
@@ -35,6 +36,16 @@ def saved(request, tmp_path_factory):
     return path, data
 
 
+@contextlib.contextmanager
+def allowed(io):
+    """Leaves the test out where the machine does not allow this way."""
+    try:
+        yield
+    except NotImplementedError as error:
+        assert io in ("direct", "uring", "snapshot")
+        pytest.skip(str(error).split("; of ")[0])
+
+
 def assert_same(found, expected):
     assert found.dtype == expected.dtype and found.shape == expected.shape
     assert torch.equal(found, expected)
@@ -44,12 +55,8 @@ def assert_same(found, expected):
 def test_every_way_loads_the_same(saved, io):
     path, expected = saved
     stats = {}
-    try:
+    with allowed(io):
         loaded = haulway.load(path, "torch", io=io, verify=True, stats=stats)
-    except NotImplementedError:
-        # The file system of the tests does not support direct reads or leases.
-        assert io in ("direct", "uring", "snapshot")
-        return
     assert loaded.keys() == expected.keys()
     for name, tensor in expected.items():
         assert_same(loaded[name], tensor)
@@ -224,8 +231,9 @@ def test_little_is_loaded_without_asking_for_memory(load, tmp_path):
     assert bytes_read_by(LOADS[load], much) - counting > asked
 
 
+@pytest.mark.parametrize("io", ["auto", "pread", "mmap", "direct", "uring"])
 @pytest.mark.parametrize("dtype", ["complex32", "complex64", "complex128"])
-def test_complex_numbers_are_where_torch_may_use_them(tmp_path, dtype):
+def test_complex_numbers_are_where_torch_may_use_them(tmp_path, dtype, io):
     """Its instructions fault on complex numbers that are aligned only as their
     parts are."""
     dtype = getattr(torch, dtype)
@@ -235,9 +243,9 @@ def test_complex_numbers_are_where_torch_may_use_them(tmp_path, dtype):
         made[f"c{i}"] = torch.ones(1 + i % 3, dtype=dtype)
     path = tmp_path / "x.tensors"
     haulway.save(made, path)
-    for io in ("auto", "pread", "mmap", "direct", "uring"):
+    with allowed(io):
         found = haulway.load(path, "torch", io=io)
-        for name, tensor in made.items():
-            assert found[name].data_ptr() % tensor.element_size() == 0
-            assert torch.equal(found[name].clone().view(torch.int8),
-                               tensor.view(torch.int8))
+    for name, tensor in made.items():
+        assert found[name].data_ptr() % tensor.element_size() == 0
+        assert torch.equal(found[name].clone().view(torch.int8),
+                           tensor.view(torch.int8))

@@ -265,9 +265,8 @@ def test_every_backend_reads(model, backend):
     try:
         loaded = ours.torch.load_file(model, backend=backend)
     except ours.SafetensorError as error:
-        # A container may not allow it.
         assert backend == "uring" and "cannot set up io_uring" in str(error)
-        return
+        pytest.skip(str(error).split("; of ")[0])
     same(loaded, THEIRS.torch.load_file(model))
     with ours.safe_open(str(model), "pt", backend=backend) as file:
         assert torch.equal(file.get_tensor("i"), torch.arange(7))
