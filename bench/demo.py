@@ -38,10 +38,10 @@ class Case(NamedTuple):
     note: str = ""
 
 
-def other_call(name, path=""):
+def other_call(name, mib, path):
     done = subprocess.run(
         # torch's queue leaves semaphores, about which Python's tracker warns.
-        [sys.executable, "-W", "ignore", HERE / "demo_call.py", name, path],
+        [sys.executable, "-W", "ignore", HERE / "demo_call.py", name, str(mib), path],
         stdout=subprocess.PIPE, check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
@@ -75,7 +75,7 @@ def cases(folder, mib):
         return label, call
 
     def other(label, name, path=""):
-        return label, lambda: other_call(name, path)
+        return label, lambda: other_call(name, mib, path)
 
     size = f"{mib} MiB"
     yield Case(f"load a .pt of {size}, warm", [
@@ -108,7 +108,7 @@ def cases(folder, mib):
         other("haulway.ipc.DataLoader", "batches, haulway"),
         other("torch.utils.data.DataLoader", "batches, torch"),
     ])
-    yield Case("a new version of 256 MiB for another process", [
+    yield Case(f"a new version of {size} for another process", [
         other("haulway.publish", "version, haulway"),
         other("torch's queue, shared memory", "version, queue"),
         other("torch.save and torch.load, a file", "version, file",
@@ -227,6 +227,9 @@ def main():
         shutil.rmtree(folder)
     results = list(rows(found, times))
     print("\n" + text(results))
+    for case, seen in zip(found, times):
+        for label in (label for label, values in seen.items() if not values):
+            print(f"\nleft out, because it failed here: {label}, {case.title}")
     print(f"\n{rounds} whole round{'s' if rounds > 1 else ''}. More, and how it is "
           "measured: docs/performance.md, docs/benchmarks.md")
     options.plot.parent.mkdir(parents=True, exist_ok=True)

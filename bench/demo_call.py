@@ -1,6 +1,8 @@
 """One contender of scripts/demo in its own process.
 
-    python bench/demo_call.py NAME [PATH]
+    python bench/demo_call.py NAME MIB [PATH]
+
+MIB is the size of the model that one process hands another.
 
 Prints the measured seconds, without imports and the start of workers.
 """
@@ -19,7 +21,6 @@ import numpy
 MIB = 1 << 20
 ITEMS = 200
 BATCHES = 200
-STATE_MIB = 256
 
 
 def list_haulway(path):
@@ -90,7 +91,7 @@ def state():
     import torch
 
     return {f"layer.{i}.weight": torch.full((MIB,), float(i))
-            for i in range(STATE_MIB // 4)}
+            for i in range(int(sys.argv[2]) // 4)}
 
 
 def follow(name, connection):
@@ -122,7 +123,7 @@ def handed_over(hand_over, connection, tensors):
         hand_over(tensors)
         assert connection.recv() == len(tensors)
         seconds = time.perf_counter() - start
-    return seconds, STATE_MIB
+    return seconds, len(tensors)
 
 
 def publish_haulway(_):
@@ -169,7 +170,7 @@ CALLS = {
 
 
 def main():
-    path = sys.argv[2] if len(sys.argv) > 2 else ""
+    path = sys.argv[3] if len(sys.argv) > 3 else ""
     seconds, _ = CALLS[sys.argv[1]](path)
     print(json.dumps({"load": seconds}), flush=True)
     # The contender's exit handlers are not part of the measurement.
