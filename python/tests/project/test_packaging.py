@@ -45,9 +45,12 @@ def wheel(tmp_path):
 
 def repacked(wheel, out, epoch=1_700_000_000):
     licences = repack.runtime_licences(sys.executable)
-    for library in libraries.LIBRARIES:
-        licences[library.name] = wheel.parent / f"{library.name}.txt"
-        licences[library.name].write_text(library.licence)
+    own = {library.name: library.licence for library in libraries.LIBRARIES}
+    # Wheels are made on Debian 12; its package of the C++ library is only there.
+    own["libstdc++"] = "GPL"
+    for name, licence in own.items():
+        licences[name] = wheel.parent / f"{name}.txt"
+        licences[name].write_text(licence)
     out.mkdir()
     return repack.repack(wheel, out, "manylinux_2_28_x86_64", libraries.LIBRARIES,
                          licences, epoch)

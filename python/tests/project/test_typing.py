@@ -102,7 +102,9 @@ def test_stubs_are_what_the_package_is(cache, tmp_path):
     (tmp_path / "mypy.ini").write_text("\n".join(settings))
     done = subprocess.run(
         [sys.executable, "-m", "mypy.stubtest", "haulway",
-         "--ignore-missing-stub", "--allowlist", str(allowed),
+         # Only some versions of Python tell which classes are disjoint bases.
+         "--ignore-missing-stub", "--ignore-disjoint-bases",
+         "--allowlist", str(allowed),
          "--ignore-unused-allowlist",
          "--mypy-config-file", str(tmp_path / "mypy.ini")],
         cwd=cache, capture_output=True, text=True,
