@@ -52,8 +52,7 @@ def test_pytest_tells_what_was_left_out(tmp_path):
     test.write_text("import pytest\ndef test_it(): pytest.skip('no wings')\n")
     told = tmp_path / "told"
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--confcutdir",
-         ROOT / "python/tests", "-p", "conftest", test], check=True,
-        capture_output=True, env={"HAULWAY_NOT_POSSIBLE": str(told),
-                                  "PATH": "/usr/bin:/bin"})
+        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", test],
+        cwd=ROOT, check=True, capture_output=True,
+        env={"HAULWAY_NOT_POSSIBLE": str(told), "PATH": "/usr/bin:/bin"})
     assert told.read_text() == "no wings\n"
