@@ -30,11 +30,9 @@ at_most() {
 }
 
 # build PRESET [TARGET...]: configures and builds a preset of CMakePresets.json,
-# and says before how much that is. The compiler cache serves every checkout,
-# wherever it is.
+# and says before how much that is.
 build() {
   local folder=build/$1 units
-  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
   mkdir -p build
   cmake --preset "$1" >"$folder.log" 2>&1 || {
     cat "$folder.log" >&2
@@ -42,8 +40,8 @@ build() {
   }
   units=$(ninja -C "$folder" -n "${@:2}" | grep -c '\.o$' || true)
   if [ "$units" -gt 0 ]; then
-    echo "compiling $units files, 2 to 3 s each, with $(nproc) processors: about" \
-      "$(((units * 5 / 2 / $(nproc) + 59) / 60)) min, less with the compiler cache"
+    echo "compiling $units units of about 5 s with $(nproc) processors:" \
+      "$(((units * 5 / $(nproc) + 59) / 60)) min, less with the compiler cache"
   fi
   ninja -C "$folder" "${@:2}"
 }
