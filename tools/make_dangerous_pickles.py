@@ -9,7 +9,6 @@ code with which loading fails, and part of the message.
     tools/make_dangerous_pickles.py
 """
 
-import marshal
 import pathlib
 import pickle
 import struct
@@ -19,7 +18,6 @@ OUT /= "dangerous_pickles"
 
 CODE = "open('haulway-was-here', 'w').close()"
 SHELL = "touch haulway-was-here"
-STATEMENT = compile(CODE, "<pickle>", "exec")
 
 
 def text(value):
@@ -132,7 +130,8 @@ LIVE = {
     "code_object": (
         "types.FunctionType",
         name("types:FunctionType") + args(
-            name("marshal:loads") + args(raw(marshal.dumps(STATEMENT))) + b"R",
+            # Bytes of marshal are code for one version of Python only.
+            call("builtins:compile", CODE, "<pickle>", "exec"),
             call("builtins:dict")) + b"R" + b")R"),
     "pickle_within": (
         "_pickle.loads", call("_pickle:loads", raw(RUN + b"."))),
