@@ -1,8 +1,16 @@
 """The Python half of `haulway bulk`. The other half, cli/bulk.cc, reads the
 command line and starts this module."""
 
+# Design: standard output is for results alone, so this module keeps it for itself
+# and gives everything else in the process standard error in its place. Output that
+# cannot be written is an error like any other: one line, exit code 2.
+#
+# Leaving standard output to Python was not enough: ray writes its lines there, and
+# what a buffer still holds at exit fails with a traceback and exit code 120.
+
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,7 +24,7 @@ from .progress import ProgressLine
 from .report import outcome_of
 from .run import bulk
 from .text import shown, size_text
-from .verbs import FAILED, error_of
+from .verbs import FAILED, VERBS, error_of
 
 _INTERRUPTED = 130
 _NO_MATCH = 3
@@ -30,38 +38,61 @@ def main(request, journal, out, inputs):
     request: JSON, as cli/bulk.cc makes it.
     """
     request = json.loads(request)
-    # Readers of a pipe see each line at once.
-    sys.stdout.reconfigure(line_buffering=True)
+    output = _Output()
     try:
         # cli/bulk.cc has held an interrupt back while Python started.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        code = _run(request, journal, out, inputs)
-        sys.stdout.flush()
+        code = _run(request, journal, out, inputs, output)
     except KeyboardInterrupt:
         code = _INTERRUPTED
-    except BrokenPipeError:
-        # The reader has closed the pipe; Python would report that again at
-        # exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # The reader has closed the pipe.
         code = FAILED
     except (Error, OSError, ImportError) as error:
-        code = _fail(request, error)
+        code = _fail(request, error, output)
     sys.exit(code)
 
 
-def _run(request, journal, out, inputs):
+class _Output:
+    """The standard output of the command, for results only: what anything else
+    writes there, as ray does, goes to standard error."""
+
+    def __init__(self):
+        # Python's own stream would report at exit what it could not write.
+        try:
+            self._file = os.dup(1)
+            os.dup2(2, 1)
+        except OSError as error:
+            raise of_system(error, "cannot use standard output") from error
+
+    def line(self, text):
+        """Writes a line, which readers of a pipe see at once."""
+        data = f"{text}\n".encode("utf-8", "surrogateescape")
+        try:
+            while data:
+                data = data[os.write(self._file, data):]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise of_system(error, "cannot write to standard output") from error
+
+
+def _tell(text):
+    """Prints a message to standard error. Ignores errors."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"haulway: {text}\n".encode("utf-8", "surrogateescape"))
+
+
+def _run(request, journal, out, inputs, output):
     if request["version"] != _haulway.__version__:
         raise InvalidArgumentError(
             f"the command is haulway {request['version']}, the Python package "
             f"{_haulway.__version__}: expected the same", "kInvalidArgument",
         )
-    options = options_of(request)
-    if out:
-        options["out"] = out
+    options = options_of(request, out)
     line = None
     if sys.stderr.isatty() and not request["no_progress"]:
         line = ProgressLine()
-    printer = _Printer(request, line)
+    printer = _Printer(request, line, output)
     report = bulk(
         request["verb"], inputs, engine=request["engine"],
         journal=journal or None, options=options, jobs=request["jobs"] or None,
@@ -71,11 +102,31 @@ def _run(request, journal, out, inputs):
     return report.exit
 
 
-def options_of(request):
+# The options of bulk() that the command's options have another name for.
+_NAMED = {
+    "allow": "safe_globals", "no-sync": "durability", "keyfile": "key",
+    "key-env": "key", "passphrase-file": "passphrase",
+    "bearer-env": "bearer_token", "header": "headers",
+}
+
+
+def _check_taken(verb, given):
+    for flag in given:
+        option = _NAMED.get(flag, flag.replace("-", "_"))
+        if option not in VERBS[verb].takes:
+            others = [one for one in VERBS if option in VERBS[one].takes]
+            raise InvalidArgumentError(
+                f"bulk {verb} has no option --{flag}, but bulk "
+                f"{', '.join(others)} has", "kInvalidArgument",
+            )
+
+
+def options_of(request, out=""):
     """Returns the options of bulk() for the command line's options, which are
     lists of texts."""
     given = request["options"]
-    options = {}
+    _check_taken(request["verb"], [*given, *(["out"] if out else [])])
+    options = {"out": out} if out else {}
     for name, texts in given.items():
         if name == "allow":
             options["safe_globals"] = texts
@@ -116,16 +167,17 @@ def _key(data):
     return data if len(data) == 32 else data.decode("ascii", "replace").strip()
 
 
-def _fail(request, error):
+def _fail(request, error, output):
     told, code = error_of(error)
     if isinstance(error, ImportError):
         told["code"], told["message"] = "kUnsupported", str(error)
     if told["code"] == "kInvalidArgument":
         code = 4
-    sys.stdout.flush()
-    print(f"haulway: {shown(told['message'])}", file=sys.stderr)
+    _tell(shown(told["message"]))
     if request["json"]:
-        print(_line({"error": told}))
+        # The error may be that nothing can be written there.
+        with contextlib.suppress(Error, OSError):
+            output.line(_line({"error": told}))
     return code
 
 
@@ -147,20 +199,11 @@ def _readable(value):
     return value
 
 
-def _write(text):
-    try:
-        print(text)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise of_system(error, "cannot write to standard output") from error
-
-
 class _Printer:
     """Prints results and, at the end, a summary."""
 
-    def __init__(self, request, line):
-        self._request, self._line = request, line
+    def __init__(self, request, line, output):
+        self._request, self._line, self._output = request, line, output
 
     def print(self, result):
         if self._request["json"]:
@@ -171,7 +214,7 @@ class _Printer:
             return
         if self._line is not None:
             self._line.clear()
-        _write(text)
+        self._output.line(text)
 
     def _text(self, result):
         verb, exact = self._request["verb"], self._request["bytes"]
@@ -209,12 +252,12 @@ class _Printer:
         if self._line is not None:
             self._line.clear()
         if self._request["json"]:
-            _write(_line({"summary": report.summary()}))
+            self._output.line(_line({"summary": report.summary()}))
             return
         if report.exit == _NO_MATCH:
-            print("haulway: there are no inputs", file=sys.stderr)
+            _tell("there are no inputs")
             return
-        _write(table_of(report, self._request["bytes"]))
+        self._output.line(table_of(report, self._request["bytes"]))
 
 
 def table_of(report, exact=False):

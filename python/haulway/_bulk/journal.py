@@ -153,7 +153,7 @@ class Journal:
         try:
             found = json.loads(line)
             is_ours = is_whole and found["haulway_bulk"] == _VERSION
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             is_ours = False
         if not is_ours:
             raise InvalidArgumentError(
@@ -171,7 +171,7 @@ class Journal:
     def _enter(self, line):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return  # Torn because the machine stopped: the input is run again.
         if _is_record(record):
             self._put(record, record["input"], (self._end, len(line)), seen=0)

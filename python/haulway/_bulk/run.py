@@ -21,7 +21,7 @@ import threading
 import time
 
 from .._errors import Error, InvalidArgumentError
-from .._options import OPENING, by_name, function
+from .._options import ENGINE, OPENING, REMOTE, by_name, function
 from .._reading.source import path_of, path_to_write
 from .engines import engine_of
 from .inputs import check_inputs, expand, is_url
@@ -37,17 +37,13 @@ _MOST_BYTES = 8 << 20
 _LARGE_BYTES = 256 << 20
 # Tasks per job that are queued ahead, so that no worker waits.
 _AHEAD = 2
-# Options that do not affect results; they are not compared with a journal's.
+# Options that say how bytes are reached, read and written, but not what results;
+# they are not compared with a journal's.
 _NOT_NOTED = frozenset({
-    "key", "passphrase", "progress", "stats", "threads", "memory_budget",
-    "retries", "io", "mmap", "mmap_flags", "durability",
-} | {
-    name for name, option in OPENING.items() if option.secret
-} | {
-    "netrc", "ca_file", "client_certificate", "client_key", "insecure",
-    "connect_timeout", "stall_timeout", "timeout", "connections", "cache_dir",
-    "cache_size",
-})
+    *REMOTE, *ENGINE, "io", "mmap", "mmap_flags", "progress", "stats",
+    "durability",
+    *(name for name, option in OPENING.items() if option.secret),
+}) - {"verify"}
 
 
 def bulk(verb, inputs, *, engine="local", journal=None, options=None, jobs=None,

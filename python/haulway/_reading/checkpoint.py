@@ -18,7 +18,7 @@ from .._errors import InvalidArgumentError
 from .._log import debug_log
 from .._making.assemble import maker
 from .._making.objects import DescribingFactory
-from .._options import READING
+from .._options import ENGINE, READING
 from .._threads import ThreadLock, once
 from .call import Reading, build_over, check_framework, reads
 from .select import part_of
@@ -73,13 +73,12 @@ class Checkpoint(Mapping):
         )
         self._name = source.name
         self._path = lasting(path)
-        # Reading one tensor without any processing does not need the engine.
+        # Reading one tensor does not need the engine if no option says how.
         self._is_plain = (
             self._reading.io in ("auto", "mmap", "pread")
-            and not self._reading.verify
-            and not self._reading.drop_cache
             and self._reading.progress is None
-            and not self._reading.retries
+            and all(getattr(self._reading, name) == option.default
+                    for name, option in ENGINE.items())
         )
         self._lock = ThreadLock()
         self._stats = {"tensors": 0, **dict.fromkeys(_haulway.LOAD_SUMS, 0), "io": {}}

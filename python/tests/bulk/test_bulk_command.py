@@ -102,7 +102,7 @@ def test_keys_come_from_files_and_the_environment(run, tmp_path, monkeypatch):
     (["verify", "x", "--engine", "spark"], "not in"),
     (["verify", "x", "--jobs", "0"], "expected a number of 1 or more"),
     (["convert", "x", "--to", "safetensors"], "out: bulk convert needs"),
-    (["info", "x", "--dtype", "bf16"], "dtype: bulk info has no such option"),
+    (["info", "x", "--dtype", "bf16"], "bulk info has no option --dtype"),
 ])
 def test_usage(run, words, said):
     done = run("bulk", *words, "--json", code=4)
@@ -209,14 +209,72 @@ def test_what_the_system_refuses_is_named(run, tmp_path):
                            "or directory (errno 2)\n")
 
 
-def test_output_that_cannot_be_written_is_named(command, tmp_path):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [
+    "bulk verify in", "bulk info in --json", "bulk info none", "ls in/model-000.pt",
+    "bulk info none --json", "info in/model-000.pt --json", "--help",
+])
+def test_output_that_cannot_be_written_is_named(tmp_path, words, unbuffered):
     make_files(tmp_path / "in", 1)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([command, "bulk", "verify", "in"], cwd=tmp_path,
-                              stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2
-    assert done.stderr == ("haulway: cannot write to standard output: No space "
-                           "left on device (errno 28)\n")
+        done = subprocess.run([*BY_PYTHON, *words.split()], cwd=tmp_path,
+                              env=environment, stdout=full,
+                              stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.startswith("haulway: cannot write to standard output")
+        # Neither can the message be written.
+        done = subprocess.run([*BY_PYTHON, *words.split()], cwd=tmp_path,
+                              env=environment, stdout=full, stderr=full)
+        assert done.returncode == 2
+
+
+RAY = """
+import concurrent.futures, os
+__version__ = "2.60.0"
+
+class Run:
+    def __init__(self, function):
+        self.function = function
+    def options(self, **options):
+        return self
+    def remote(self, task):
+        os.write(1, b"\\x1b[36m(raylet)\\x1b[0m is here\\n")
+        print("and Python", flush=True)
+        self.result = concurrent.futures.Future()
+        self.result.set_result(self.function(task))
+        return self
+    def future(self):
+        return self.result
+
+remote = Run
+def is_initialized(): return True
+def nodes(): return [{"Resources": {"CPU": 1}, "Alive": True}]
+"""
+
+
+def test_only_results_are_on_standard_output(run, tmp_path, monkeypatch):
+    make_files(tmp_path / "in", 2)
+    ray = tmp_path / "path" / "ray"
+    ray.mkdir(parents=True)
+    (ray / "__init__.py").write_text(RAY)
+    (ray / "exceptions.py").write_text(
+        "class WorkerCrashedError(Exception): pass\n"
+        "OutOfMemoryError = NodeDiedError = WorkerCrashedError\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
+        [str(ray.parent), os.environ["PYTHONPATH"]]))
+    done = run("bulk", "info", "in", "--engine", "ray", "--json")
+    assert len(objects(done.stdout)) == 3
+    assert "(raylet)" in done.stderr and "and Python" in done.stderr
+
+
+def test_verbs_refuse_the_options_of_others_by_their_flags(run):
+    done = run("bulk", "scan", ".", "--exclude", "x", code=4)
+    assert done.stderr == ("haulway: bulk scan has no option --exclude, but bulk "
+                           "manifest, convert has\n")
+    assert run("bulk", "scan", ".", "-o", "x", code=4).stderr.endswith(
+        "no option --out, but bulk convert has\n")
 
 
 def test_a_journal_that_cannot_be_written_is_named(command, tmp_path):

@@ -84,11 +84,13 @@ def test_a_torn_last_line_is_done_again(tmp_path, journal, torn):
     assert len(lines(journal)) == 6
 
 
-def test_a_torn_line_in_the_middle_hides_no_other(tmp_path, journal):
+@pytest.mark.parametrize("line", ['{"input":"half' + "\0" * 20,
+                                  '{"input":' + "[" * 100_000])
+def test_a_torn_line_in_the_middle_hides_no_other(tmp_path, journal, line):
     make_files(tmp_path / "in", 5)
     run(tmp_path / "in", journal)
     text = journal.read_text().splitlines(keepends=True)
-    text[2] = '{"input":"half' + "\0" * 20 + "\n"
+    text[2] = f"{line}\n"
     journal.write_text("".join(text))
     report = run(tmp_path / "in", journal)
     assert (report.done, report.skipped) == (1, 4)
