@@ -16,7 +16,7 @@ namespace {
 
 // Copies of at least this size release the GIL; for smaller ones that costs
 // more than the copy.
-constexpr uint64_t kLongCopy = uint64_t{256} << 10;
+constexpr uint64_t kLongItem = uint64_t{256} << 10;
 
 nb::object View(PyObject* object) {
   return nb::steal(PyMemoryView_FromObject(object));
@@ -32,7 +32,7 @@ nb::object CopyAsBytes(std::span<const std::byte> bytes, bool mutable_bytes) {
       mutable_bytes ? PyByteArray_AS_STRING(copy.ptr())
                     : PyBytes_AS_STRING(copy.ptr()));
   const std::span<std::byte> to(start, bytes.size());
-  if (bytes.size() < kLongCopy) {
+  if (bytes.size() < kLongItem) {
     CopyBytes(to, bytes);
   } else {
     WithoutGil([&] { CopyBytes(to, bytes); });
@@ -146,7 +146,7 @@ nb::list ItemDecoder::Parts(const Envelope& envelope, const Buffer& bytes,
     if (options_.copy && !part.is_inline()) {
       const Buffer copy = pool_->Take(view.size());
       const auto run = [&] { CopyBytes(copy.mutable_bytes(), view.bytes()); };
-      if (view.size() < kLongCopy) {
+      if (view.size() < kLongItem) {
         run();
       } else {
         WithoutGil(run);
