@@ -52,7 +52,7 @@ choose_environment() {
   local name
   for name in $(compgen -e); do
     case $name in
-      PATH | HOME | TERM | PIP_* | *_proxy | *_PROXY) ;;
+      PATH | HOME | TERM | PWD | PIP_* | *_proxy | *_PROXY) ;;
       SSL_CERT_FILE | SSL_CERT_DIR | CURL_CA_BUNDLE | REQUESTS_CA_BUNDLE) ;;
       *) unset "$name" 2>/dev/null || true ;;
     esac

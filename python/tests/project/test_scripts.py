@@ -117,7 +117,8 @@ def test_the_tests_see_the_same_variables_everywhere():
         ["bash", "-c", ". scripts/arguments.sh; choose_environment; env"], cwd=ROOT,
         capture_output=True, text=True, check=True, env=kept | more).stdout
     seen = dict(line.split("=", 1) for line in said.splitlines())
-    for own in "_", "PWD", "OLDPWD", "SHLVL":  # Of the shell.
+    assert seen.pop("PWD") == str(ROOT)
+    for own in "_", "OLDPWD", "SHLVL":  # Of the shell.
         seen.pop(own, None)
     assert seen == kept | {"LANG": "C.UTF-8"}
     assert "\nchoose_environment\n" in (ROOT / "scripts/test").read_text()

@@ -384,7 +384,7 @@ def test_every_option_is_documented_in_every_call():
                  haulway.load_into, haulway.torch.load):
         text = inspect.getdoc(call)  # Python 3.13 takes the indentation away.
         for name in _options.READING:
-            assert f"\n    {name}: " in text, (call, name)
+            assert f"\n{name}: " in text, (call, name)
         assert "OPTIONS" not in text
         assert max(map(len, text.splitlines())) < 89
 
