@@ -591,3 +591,18 @@ def test_metadata_are_those_that_torch_reads(saved):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pickle.dump(ours, buffer)
+
+
+@pytest.mark.parametrize(("change", "error"), [
+    (lambda path: path.write_bytes(path.read_bytes()[:300]), haulway.TruncatedError),
+    (lambda path: path.write_bytes(b"\x80\x04N."), haulway.CorruptError),
+    (lambda path: path.unlink(), haulway.NotFoundError),
+])
+def test_torch_shows_the_error_of_the_metadata(change, error, tmp_path):
+    """torch asks for the metadata of the rank next, which do not exist."""
+    dcp.save({"a": torch.ones(3)}, checkpoint_id=tmp_path / "step")
+    change(tmp_path / "step" / ".metadata")
+    with pytest.raises(CheckpointException) as raised:
+        dcp.load({"a": torch.zeros(3)}, storage_reader=Reader(tmp_path / "step"))
+    (failure, _), = raised.value.failures.values()
+    assert isinstance(failure, error)

@@ -23,6 +23,7 @@ from ... import _haulway
 from ..._describing import described, path_text
 from ..._errors import (
     CorruptError,
+    Error,
     MismatchError,
     NotFoundError,
     UnsupportedError,
@@ -42,6 +43,18 @@ _PART_BYTES = 128 << 20
 _WHOLE_BYTES = 256 << 10
 # Entries that are not tensors are read together up to this many bytes.
 _TOGETHER_BYTES = 64 << 20
+
+
+class _Unread:
+    """In place of a Metadata that could not be read. When the read fails, torch
+    asks for that of the rank, and if that fails too, raises an AssertionError.
+    With this object it goes on, and meets the error of the first read."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def __getattr__(self, name):
+        raise self._error
 
 
 @reads(READING)
@@ -87,15 +100,27 @@ class Reader(StorageReader):
             self._path = path_of(checkpoint_id)
         self._load_id = str(uuid.uuid4())
         self._metadata = None
+        self._failed = None  # The error of read_metadata().
         self._sizes = {}
 
     def read_metadata(self, *args, **kwargs):
         """torch's Metadata of the directory, or with `rank` of that rank."""
         rank = kwargs.get("rank")
+        if rank is not None and self._failed is not None and (
+                not isinstance(self._failed, NotFoundError)):
+            return _Unread(self._failed)
         name = ".metadata" if rank is None else f"__{rank}.metadata"
-        metadata = read_metadata(
-            self._open(name), self._reading.understanding()
-        )
+        try:
+            metadata = read_metadata(
+                self._open(name), self._reading.understanding()
+            )
+        except Error as error:
+            if rank is None:
+                self._failed = error
+            elif self._failed is not None:
+                return _Unread(self._failed)
+            raise
+        self._failed = None
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self._load_id
@@ -109,7 +134,7 @@ class Reader(StorageReader):
 
         Raises CorruptError for metadata without the places of entries.
         """
-        if metadata.storage_data is None:
+        if metadata.storage_data is None:  # Raises the error of an _Unread.
             raise CorruptError("Metadata lacks storage_data", "kCorrupt")
         self._metadata = metadata
         self._sizes = {}
