@@ -99,6 +99,20 @@ set(HAULWAY_LIBRARIES fmt::fmt PkgConfig::libdeflate PkgConfig::libsodium
     PkgConfig::liburing PkgConfig::re2 OpenSSL::SSL OpenSSL::Crypto simdjson::simdjson
     ZLIB::ZLIB ${CMAKE_DL_LIBS})
 
+# haulway_pkg_config(name)
+#
+# Installs the pkg-config description of a library, from the variables
+# HAULWAY_PC_NEEDS, HAULWAY_PC_LINK and HAULWAY_PC_COMPILE.
+function(haulway_pkg_config name)
+  set(HAULWAY_PC_NAME ${name})
+  # Relative to the .pc file's folder, so that the installed tree can be moved.
+  file(RELATIVE_PATH HAULWAY_PC_TO_PREFIX
+    /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/haulway.pc.in ${name}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+
 # haulway_library()
 #
 # The library that users link, haulway::haulway: all modules in one archive or,
@@ -139,9 +153,6 @@ function(haulway_library)
     INSTALL_DESTINATION ${package_dir})
   write_basic_package_version_file(haulwayConfigVersion.cmake
     COMPATIBILITY SameMinorVersion)
-  # Relative to the .pc file's folder, so that the installed tree can be moved.
-  file(RELATIVE_PATH HAULWAY_PC_TO_PREFIX
-    /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
   # A program that links the archive must link its dependencies too. For the
   # shared library, neither these nor their descriptions are needed.
   set(HAULWAY_PC_NEEDS
@@ -150,12 +161,13 @@ function(haulway_library)
     set(HAULWAY_PC_NEEDS "Libs.private: -lfmt -ldeflate -lsodium -luring -lssl")
     string(APPEND HAULWAY_PC_NEEDS " -lcrypto -lsimdjson -lre2 -lz -ldl")
   endif()
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/haulway.pc.in haulway.pc @ONLY)
+  # The headers need C++20; without it, compilers say so in many ways.
+  set(HAULWAY_PC_LINK " -pthread")
+  set(HAULWAY_PC_COMPILE " -std=c++20")
+  haulway_pkg_config(haulway)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfig.cmake
     ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfigVersion.cmake
     DESTINATION ${package_dir})
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulway.pc
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()
 
 # haulway_c_library()
@@ -183,4 +195,5 @@ function(haulway_c_library)
   target_link_libraries(haulway_c PRIVATE ${HAULWAY_LIBRARIES}
     Threads::Threads)
   install(TARGETS haulway_c EXPORT haulwayTargets)
+  haulway_pkg_config(haulway_c)
 endfunction()

@@ -20,7 +20,6 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import wheel  # noqa: E402
 
-import make_man  # noqa: E402
 import stability  # noqa: E402
 
 MACHINE = "x86_64-linux-gnu"
@@ -160,15 +159,11 @@ def install(tree, python, log):
     run("strip", "--strip-debug", "--enable-deterministic-archives",
         tree / LIB / "libhaulway.a")
 
-    for page in make_man.make_pages(COMMAND, tree / "usr/share/man/man1"):
+    for page in sorted((tree / "usr/share/man/man1").iterdir()):
         compress(page)
-    for shell, place in (("bash", "bash-completion/completions/haulway"),
-                         ("zsh", "zsh/vendor-completions/_haulway"),
-                         ("fish", "fish/vendor_completions.d/haulway.fish")):
-        path = tree / "usr/share" / place
-        path.parent.mkdir(parents=True)
-        path.write_text(run(COMMAND, "completion", shell,
-                            capture_output=True).stdout)
+    # By Debian's policy, packages of its own use another folder.
+    (tree / "usr/share/zsh/site-functions").rename(
+        tree / "usr/share/zsh/vendor-completions")
 
 
 def compress(path):
