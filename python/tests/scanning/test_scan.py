@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import pathlib
 import pickle
 import random
 import struct
@@ -718,3 +719,12 @@ def test_small_files_take_little_memory(tmp_path):
         (tmp_path / name).write_bytes(data)
     subprocess.run([sys.executable, "-c", script,
                     *(tmp_path / name for name in files)], check=True)
+
+
+def test_the_guide_allows_a_name_that_pickles_have(tmp_path):
+    root = pathlib.Path(__file__).parents[3]
+    guide = (root / "docs/guides/scan-in-ci.md").read_text()
+    name = guide.partition("`--allow ")[2].partition("`")[0]
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
+    assert not haulway.scan(tmp_path / "module.pt").safe
+    assert haulway.scan(tmp_path / "module.pt", allow=[name]).safe
