@@ -7,8 +7,8 @@ import subprocess
 KINDS = {
     "1 MB": ("mount -t tmpfs -o size=1m none /dev/shm", "ENOSPC"),
     "read-only": ("mount -t tmpfs -o ro none /dev/shm", "EROFS"),
-    "none": ("mount -t tmpfs none {scratch} && : > {scratch}/null && "
-             "mount --bind /dev/null {scratch}/null && "
+    "none": ("mount -t tmpfs none {scratch} && for name in null urandom; do "
+             ": > {scratch}/$name; mount --bind /dev/$name {scratch}/$name; done && "
              "mount --rbind {scratch} /dev && test ! -e /dev/shm", "ENOENT"),
 }
 

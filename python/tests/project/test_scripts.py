@@ -96,7 +96,7 @@ def test_quickstart_notices_a_wrong_target_before_it_builds(target, said):
 
 
 def test_what_quickstart_proposes_runs_as_printed(command, tmp_path):
-    proposed = re.findall(r"^  build/haulway (.*?)(?:  .*)?$",
+    proposed = re.findall(r"^  build/haulway ([^$]*?)(?:  .*)?$",
                           (ROOT / "scripts/quickstart").read_text(), re.MULTILINE)
     assert len(proposed) == 3
     (tmp_path / "testdata").symlink_to(ROOT / "testdata")
