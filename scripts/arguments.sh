@@ -38,7 +38,9 @@ build() {
     cat "$folder.log" >&2
     return 2
   }
-  units=$(ninja -C "$folder" -n "${@:2}" | grep -c '\.o$' || true)
+  # Of the objects that are not there: ninja -n stops at CMake's own steps.
+  units=$(ninja -C "$folder" -t commands "${@:2}" | grep -o -- '-o [^ ]*\.o ' |
+    while read -r _ object; do [ -e "$folder/$object" ] || echo; done | wc -l) || true
   if [ "$units" -gt 0 ]; then
     echo "compiling $units units of about 5 s with $(nproc) processors:" \
       "$(((units * 5 / $(nproc) + 59) / 60)) min, less with the compiler cache"

@@ -194,3 +194,17 @@ def test_without_apt_get_no_more_is_needed_than_what_is_missing(machine):
     there = ["c++", "cmake", "ninja", "curl", "pkg_config"]
     done = machine(**dict.fromkeys(there, "exit 1"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_build_says_before_how_much_it_is(tmp_path):
+    script = (f". '{ROOT}/scripts/arguments.sh'; set -euo pipefail; "
+              "nproc() { echo 2; }; cmake() { mkdir -p build/x; }; "
+              'ninja() { if [[ $* == *" -t "* ]]; then '
+              'for i in {1..40}; do echo "c++ -o $i.o -c $i.cc"; done; '
+              'else echo "built $*"; fi; }; '
+              "build x; touch build/x/{1..40}.o; build x a")
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True,
+                          text=True)
+    assert done.stdout.splitlines() == [
+        "compiling 40 units of about 5 s with 2 processors: 2 min, less with the "
+        "compiler cache", "built -C build/x", "built -C build/x a"], done.stderr
