@@ -88,6 +88,8 @@ function(haulway_testing)
   target_compile_definitions(haulway_testing PRIVATE
     HAULWAY_TESTDATA="testdata")
   haulway_test_flags(haulway_testing)
+  # A test of a low layer links only the parts that use no higher one.
+  set_target_properties(haulway_testing PROPERTIES UNITY_BUILD OFF)
   add_library(large_pages MODULE
     ${PROJECT_SOURCE_DIR}/src/testing/large_pages/large_pages.cc)
   set_target_properties(large_pages PROPERTIES CXX_VISIBILITY_PRESET default)
