@@ -79,11 +79,13 @@ class Request:
                 break
         self.close()
 
-    def drip(self, data):
+    def drip(self, data, **headers):
         """Sends a byte now and then until the client is gone."""
         first, last = self.range
         last = min(last, len(data) - 1)
-        self.send(f"HTTP/1.1 206 X\r\nContent-Length: {last - first + 1}\r\n"
+        lines = [f"{k.replace('_', '-')}: {v}\r\n" for k, v in headers.items()]
+        self.send(f"HTTP/1.1 206 X\r\nContent-Length: {last - first + 1}\r\n",
+                  *lines,
                   f"Content-Range: bytes {first}-{last}/{len(data)}\r\n\r\n")
         for at in range(first, last + 1):
             if self.closed or self._stopped.wait(0.02):
@@ -136,12 +138,20 @@ class FaultServer:
             thread.join()
         self._listener.close()
 
+    def leave(self):
+        """Ends as a server that dies: connections end, and new ones are
+        refused."""
+        self._stopped.set()
+        self._listener.close()
+
     def _accept(self):
         while not self._stopped.is_set():
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 continue
+            except OSError:
+                return
             thread = threading.Thread(target=self._serve, args=(connection,))
             self._threads.append(thread)
             thread.start()
@@ -270,10 +280,19 @@ class Nginx:
 
     def requests(self):
         """Returns the lines of the log since the last call."""
-        time.sleep(0.02)  # A line is written after the response was sent.
-        text = self._log.read_text()
+        # A line is written after the response was sent, by the one worker that
+        # then answers this request.
+        with socket.create_connection(("127.0.0.1", self.port)) as one:
+            one.sendall(b"GET /last HTTP/1.0\r\n\r\n")
+            while one.recv(4096):
+                pass
+        end = time.monotonic() + 20
+        while "GET /last " not in (text := self._log.read_text()):
+            assert time.monotonic() < end, "nginx writes no log"
+            time.sleep(0.002)
         self._log.write_text("")
-        return [line for line in text.lstrip("\0").splitlines() if line]
+        return [line for line in text.lstrip("\0").splitlines()
+                if line and not line.startswith("GET /last ")]
 
     def stop(self):
         self._process.terminate()

@@ -67,17 +67,33 @@ class ScriptedServer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self.connections = 0
+        self._open = []
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def limit_window(self, size):
+        """Sets how many bytes the kernel takes of a connection before serve()
+        does."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def __enter__(self):
         self._thread.start()
         return self
 
     def __exit__(self, *_):
+        self.leave()
+
+    def leave(self):
+        """Ends as a server that dies: connections end, and new ones are
+        refused."""
+        if self._socket.fileno() < 0:
+            return
         # The thread must not wait on a later socket with the same number.
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
 
     def _run(self):
         while True:
@@ -86,6 +102,7 @@ class ScriptedServer:
             except OSError:
                 return
             self.connections += 1
+            self._open.append(one)
             threading.Thread(target=self._answer, args=(one,),
                              daemon=True).start()
 

@@ -10,6 +10,14 @@
 #include "haulway/options.h"
 #include "net/libcurl.h"
 
+// Design: an answer is a part, or the whole, or an error. A status and headers
+// that disagree are an error, not a guess which of them is right, because a
+// part that is taken for the whole is noticed by nobody. What identified the
+// object in the first answer must be in every later one: a server that ignores
+// If-Match would otherwise pass unnoticed. A weak ETag is compared without its
+// mark, since servers drop it once an object is a second old, and then the date
+// counts too.
+
 namespace haulway::net {
 
 namespace {
@@ -37,42 +45,88 @@ Status CheckCoding(const HttpResponse& response) {
                             Quote(coding)));
 }
 
-Status Changed(std::string_view what, std::string_view was,
-               std::string_view is) {
+Status Contradicts(std::string_view what, std::string_view found) {
+  return Status(
+      Code::kCorrupt,
+      fmt::format("the answer contradicts itself: expected {}, found {}", what,
+                  found));
+}
+
+// Checks that no header on which the other checks rest has two values.
+Status CheckHeaders(const HttpResponse& response) {
+  for (const HttpHeader& header : response.headers) {
+    const bool counts = header.name == "content-encoding" ||
+                        header.name == "content-length" ||
+                        header.name == "content-range" ||
+                        header.name == "etag" || header.name == "last-modified";
+    const std::string_view first = response.Header(header.name);
+    if (counts && header.value != first) {
+      return Contradicts(
+          fmt::format("one {}", header.name),
+          fmt::format("{} and {}", Quote(first), Quote(header.value)));
+    }
+  }
+  return Status();
+}
+
+Result<std::optional<uint64_t>> LengthOf(const HttpResponse& response) {
+  const std::string_view text = Trim(response.Header("content-length"));
+  const auto length = ParseNumber<uint64_t>(text);
+  if (!length.has_value() && !text.empty()) {
+    return Status(Code::kCorrupt,
+                  fmt::format("the answer has Content-Length {}: expected a "
+                              "number",
+                              Quote(text)));
+  }
+  return length;
+}
+
+// Returns the ETag without the mark of a weak one.
+std::string_view TagOf(const Validator& validator) {
+  std::string_view tag = validator.etag;
+  if (tag.starts_with("W/")) tag.remove_prefix(2);
+  return tag;
+}
+
+// Compares what identified the object in the first response with the same in
+// this one.
+Status CheckSame(std::string_view what, std::string_view was,
+                 std::string_view is) {
+  if (was == is) return Status();
+  if (is.empty()) {
+    return Status(Code::kCorrupt,
+                  fmt::format("the answer does not show that the object is the "
+                              "same as before: expected {} {}, found none",
+                              what, Quote(was)));
+  }
   return Status(Code::kCorrupt,
                 fmt::format("the object changed while it was read: expected {} "
                             "{}, found {}",
-                            what, was, is));
+                            what, Quote(was), Quote(is)));
 }
 
 Status CheckValidator(const HttpResponse& response, const Validator& expect,
                       std::optional<uint64_t> total) {
   const Validator found = ValidatorOf(response);
-  if (!expect.etag.empty() && !found.etag.empty()) {
-    if (expect.etag != found.etag) {
-      return Changed("ETag", Quote(expect.etag), Quote(found.etag));
-    }
-  } else if (!expect.last_modified.empty() && !found.last_modified.empty() &&
-             expect.last_modified != found.last_modified) {
-    return Changed("Last-Modified", Quote(expect.last_modified),
-                   Quote(found.last_modified));
+  const bool has_tag = !expect.etag.empty();
+  const bool has_date = !expect.last_modified.empty();
+  if (has_tag && TagOf(expect) != TagOf(found)) {
+    HAULWAY_TRY(CheckSame("ETag", expect.etag, found.etag));
   }
-  if (expect.total.has_value() && total.has_value() &&
-      *expect.total != *total) {
-    return Changed("size", std::to_string(*expect.total),
-                   std::to_string(*total));
+  // A weak ETag may stay although the bytes change.
+  if (has_date && !(expect.strong() && found.strong())) {
+    HAULWAY_TRY(
+        CheckSame("Last-Modified", expect.last_modified, found.last_modified));
   }
-  return Status();
+  if (!expect.total.has_value()) return Status();
+  // Of an object with neither, the size is all that identifies it.
+  if (!total.has_value() && (has_tag || has_date)) return Status();
+  return CheckSame("size", std::to_string(*expect.total),
+                   total.has_value() ? std::to_string(*total) : "");
 }
 
 Result<BodyPlan> PlanPart(const HttpResponse& response, const ByteRange& range,
                           const Validator& expect) {
-  const std::string_view type = response.Header("content-type");
-  if (EqualsIgnoringCase(type.substr(0, 10), "multipart/")) {
-    return Status(Code::kCorrupt,
-                  "the answer has several parts: expected the one range that "
-                  "was asked for");
-  }
   const uint64_t last = range.offset + range.length - 1;
   const std::string_view text = response.Header("content-range");
   const auto found = ParseContentRange(text);
@@ -94,13 +148,37 @@ Result<BodyPlan> PlanPart(const HttpResponse& response, const ByteRange& range,
   plan.bytes = found->last - *found->first + 1;
   plan.exact = true;
   plan.total = found->total;
-  const auto length = ParseNumber<uint64_t>(response.Header("content-length"));
+  HAULWAY_ASSIGN(const auto length, LengthOf(response));
   if (length.has_value() && *length != plan.bytes) {
-    return Status(Code::kCorrupt,
-                  fmt::format("the answer contradicts itself: expected "
-                              "Content-Length {}, found {}",
-                              plan.bytes, *length));
+    return Contradicts(fmt::format("Content-Length {}", plan.bytes),
+                       std::to_string(*length));
   }
+  return plan;
+}
+
+// Plans for a response with the whole object, whatever was requested.
+Result<BodyPlan> PlanWhole(const HttpResponse& response,
+                           const Validator& expect) {
+  BodyPlan plan;
+  plan.whole = true;
+  HAULWAY_ASSIGN(plan.length, LengthOf(response));
+  if (const auto text = response.Header("content-range"); !text.empty()) {
+    const auto found = ParseContentRange(text);
+    const bool is_whole =
+        found.has_value() && found->first == 0 &&
+        found->total == found->last + 1 &&
+        plan.length.value_or(found->last + 1) == found->last + 1;
+    if (!is_whole) {
+      return Contradicts(
+          fmt::format("the whole object, as status {} says", response.status),
+          fmt::format("Content-Range {}", Quote(text)));
+    }
+    plan.length = found->total;
+  }
+  plan.total = plan.length;
+  plan.open_ended = !plan.length.has_value() && !response.is_multiplexed &&
+                    response.Header("transfer-encoding").empty();
+  HAULWAY_TRY(CheckValidator(response, expect, plan.length));
   return plan;
 }
 
@@ -172,7 +250,14 @@ Validator ValidatorOf(const HttpResponse& response) {
 Result<BodyPlan> PlanBody(const HttpResponse& response,
                           const std::optional<ByteRange>& range,
                           const Validator& expect) {
+  HAULWAY_TRY(CheckHeaders(response));
   HAULWAY_TRY(CheckCoding(response));
+  const std::string_view type = response.Header("content-type");
+  if (EqualsIgnoringCase(type.substr(0, 10), "multipart/")) {
+    return Status(Code::kCorrupt,
+                  "the answer has several parts: expected the one range that "
+                  "was asked for");
+  }
   if (response.status == 206 && range.has_value()) {
     return PlanPart(response, *range, expect);
   }
@@ -180,11 +265,7 @@ Result<BodyPlan> PlanBody(const HttpResponse& response,
     return Status(Code::kCorrupt,
                   "the answer is a part (206): expected the whole object");
   }
-  BodyPlan plan;
-  plan.whole = true;
-  plan.length = ParseNumber<uint64_t>(response.Header("content-length"));
-  plan.total = plan.length;
-  HAULWAY_TRY(CheckValidator(response, expect, plan.length));
+  HAULWAY_ASSIGN(BodyPlan plan, PlanWhole(response, expect));
   if (!range.has_value()) return plan;
   if (range->offset > kMostSkipped) {
     return Status(Code::kUnsupported,

@@ -37,12 +37,17 @@ struct BodyPlan {
   // it.
   bool whole = false;
   std::optional<uint64_t> length;
+  // The body ends with the connection, so nothing shows that all of it came.
+  bool open_ended = false;
 };
 
 // Checks a 200 or 206 response to a request for `range`, or for the whole
-// object if `range` is nullopt. Fails with kCorrupt for a range or object other
-// than the requested one, and with kUnsupported for a content coding or for a
-// whole object if only a distant part of it was requested.
+// object if `range` is nullopt: it is a part, or the whole, of the object that
+// `expect` identifies, or an error. Fails with kCorrupt for a range or object
+// other than the requested one, for a response that does not show that its
+// object is the expected one, and for one whose status and headers contradict
+// each other; and with kUnsupported for a content coding or for a whole object
+// if only a distant part of it was requested.
 Result<BodyPlan> PlanBody(const HttpResponse& response,
                           const std::optional<ByteRange>& range,
                           const Validator& expect);

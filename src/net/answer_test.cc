@@ -1,5 +1,6 @@
 #include "net/answer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "net/url.h"
@@ -9,6 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 
 TEST(Answer, ReadsContentRanges) {
   const auto whole = ParseContentRange("bytes 0-9/10");
@@ -42,6 +44,120 @@ TEST(Answer, ReadsWhenToComeAgain) {
       ParseRetryAfter("Sat, 01 Jan 10000 00:00:00 GMT", now).has_value());
   EXPECT_FALSE(ParseRetryAfter("", now).has_value());
   EXPECT_FALSE(ParseRetryAfter("soon", now).has_value());
+}
+
+HttpResponse Response(int status, std::vector<HttpHeader> headers) {
+  HttpResponse response;
+  response.status = status;
+  response.headers = std::move(headers);
+  return response;
+}
+
+// What PlanBody() says of a response to a request for bytes 0 to 9.
+std::string Said(const HttpResponse& response, const Validator& expect = {}) {
+  const auto plan = PlanBody(response, ByteRange{0, 10}, expect);
+  if (!plan.ok()) return std::string(plan.status().message());
+  return plan->whole ? "whole" : "part";
+}
+
+TEST(Answer, IsAPartOrTheWholeOrAnError) {
+  const HttpHeader part{"content-range", "bytes 0-9/100"};
+  const HttpHeader ten{"content-length", "10"};
+  EXPECT_EQ(Said(Response(206, {part, ten})), "part");
+  EXPECT_EQ(Said(Response(206, {part})), "part");
+  EXPECT_EQ(Said(Response(200, {{"content-length", "100"}})), "whole");
+  EXPECT_EQ(Said(Response(200, {ten, {"content-range", "bytes 0-9/10"}})),
+            "whole");
+  const char* const wrong[] = {"bytes 0-9/100", "bytes 0-9/*", "bytes 1-9/10",
+                               "bytes */10", "nonsense"};
+  for (const char* range : wrong) {
+    EXPECT_THAT(Said(Response(200, {ten, {"content-range", range}})),
+                HasSubstr("contradicts itself"))
+        << range;
+  }
+  EXPECT_THAT(Said(Response(206, {part, {"content-length", "11"}})),
+              HasSubstr("contradicts itself"));
+  for (const char* length : {"x", "-1", "10, 10", "1e3"}) {
+    EXPECT_THAT(Said(Response(200, {{"content-length", length}})),
+                HasSubstr("expected a number"))
+        << length;
+  }
+  // Two values of one header.
+  EXPECT_THAT(Said(Response(206, {part, {"content-range", "bytes 0-9/99"}})),
+              HasSubstr("contradicts itself"));
+  EXPECT_EQ(Said(Response(206, {part, part, ten, ten})), "part");
+  for (const int status : {200, 206}) {
+    EXPECT_THAT(
+        Said(Response(
+            status,
+            {part, {"content-type", "multipart/byteranges; boundary=x"}})),
+        HasSubstr("several parts"));
+  }
+}
+
+TEST(Answer, SaysWhetherItShowsItsEnd) {
+  const auto open_ended = [](std::vector<HttpHeader> headers,
+                             bool multiplexed) {
+    HttpResponse response = Response(200, std::move(headers));
+    response.is_multiplexed = multiplexed;
+    return PlanBody(response, std::nullopt, {})->open_ended;
+  };
+  EXPECT_TRUE(open_ended({}, false));
+  EXPECT_FALSE(open_ended({}, true));
+  EXPECT_FALSE(open_ended({{"content-length", "10"}}, false));
+  EXPECT_FALSE(open_ended({{"transfer-encoding", "chunked"}}, false));
+}
+
+TEST(Answer, ShowsThatTheObjectIsTheSame) {
+  const std::string monday = "Mon, 07 Nov 1994 08:49:37 GMT";
+  const std::string sunday = "Sun, 06 Nov 1994 08:49:37 GMT";
+  struct Case {
+    Validator was;
+    std::vector<HttpHeader> is;
+    std::string said;
+  };
+  const std::string same = "part";
+  const std::string changed = "the object changed";
+  const std::string unproved = "does not show that the object is the same";
+  const Case cases[] = {
+      {{}, {}, same},
+      {{"\"a\"", "", {}}, {{"etag", "\"a\""}}, same},
+      {{"\"a\"", "", {}}, {{"etag", "\"b\""}}, changed},
+      {{"\"a\"", "", {}}, {}, unproved},
+      {{"\"a\"", monday, {}}, {{"last-modified", monday}}, unproved},
+      // A strong ETag says more than the date, which mirrors may set.
+      {{"\"a\"", monday, {}},
+       {{"etag", "\"a\""}, {"last-modified", sunday}},
+       same},
+      {{"\"a\"", monday, {}}, {{"etag", "\"a\""}}, same},
+      // Servers make a weak ETag strong when the object is a second old.
+      {{"W/\"a\"", monday, {}},
+       {{"etag", "\"a\""}, {"last-modified", monday}},
+       same},
+      {{"W/\"a\"", monday, {}},
+       {{"etag", "W/\"a\""}, {"last-modified", sunday}},
+       changed},
+      {{"W/\"a\"", monday, {}}, {{"etag", "W/\"a\""}}, unproved},
+      {{"", monday, {}}, {{"last-modified", monday}}, same},
+      {{"", monday, {}}, {{"last-modified", sunday}}, changed},
+      {{"", monday, {}}, {{"etag", "\"a\""}}, unproved},
+      {{"", "", 100}, {}, same},
+      {{"", "", 101}, {}, changed},
+      {{"\"a\"", "", 101}, {{"etag", "\"a\""}}, changed},
+  };
+  for (const Case& one : cases) {
+    auto headers = one.is;
+    headers.push_back({"content-range", "bytes 0-9/100"});
+    EXPECT_THAT(Said(Response(206, headers), one.was), HasSubstr(one.said))
+        << one.was.etag << one.was.last_modified;
+  }
+  // A size that is not told shows nothing, unless something else does.
+  const HttpHeader unknown{"content-range", "bytes 0-9/*"};
+  EXPECT_THAT(Said(Response(206, {unknown}), {"", "", 100}),
+              HasSubstr(unproved));
+  EXPECT_EQ(
+      Said(Response(206, {unknown, {"etag", "\"a\""}}), {"\"a\"", "", 100}),
+      same);
 }
 
 TEST(Url, IsTakenApartAndShownWithoutSecrets) {

@@ -21,6 +21,7 @@
 #include "haulway/open.h"
 #include "haulway/options.h"
 #include "io/file_system.h"
+#include "io/web_page.h"
 #include "net/arrivals.h"
 
 // Design: the file is divided into grains. Threads read blocks of many grains,
@@ -152,6 +153,7 @@ class Downloading {
                     fmt::format("{} is a folder: expected the name of a file",
                                 Quote(names_.target)));
     }
+    HAULWAY_TRY(RefuseWebPage(source_, names_.target));
     HAULWAY_ASSIGN(state_, OpenForWriting(names_.state, names_.folder));
     // A process that finished between open() and flock() has removed the file
     // that is locked here.

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <random>
@@ -17,6 +16,7 @@
 #include "base/sigpipe.h"
 #include "base/text.h"
 #include "haulway/options.h"
+#include "net/fork_mutex.h"
 #include "net/libcurl.h"
 #include "net/transfer.h"
 
@@ -38,6 +38,8 @@ using Clock = Transfer::Clock;
 
 // How often a waiting call checks whether it is cancelled.
 constexpr milliseconds kTick{50};
+// How often a call checks whether others have left it room for a request.
+constexpr milliseconds kTickForRoom{2};
 
 struct FreeMulti {
   void operator()(CURLM* multi) const { Curl().multi_cleanup(multi); }
@@ -116,15 +118,8 @@ class HttpClient::Pool {
     return true;
   }
   void Leave() {
-    {
-      const std::lock_guard lock(mutex_);
-      --in_flight_;
-    }
-    left_.notify_one();
-  }
-  void WaitForRoom(milliseconds time) {
-    std::unique_lock lock(mutex_);
-    left_.wait_for(lock, time, [this] { return in_flight_ < most_; });
+    const std::lock_guard lock(mutex_);
+    --in_flight_;
   }
 
   bool SpendRetry() {
@@ -159,8 +154,7 @@ class HttpClient::Pool {
 
   const int most_;
   const double budget_;
-  std::mutex mutex_;
-  std::condition_variable left_;
+  ForkMutex mutex_;
   std::vector<Multi> idle_;
   int in_flight_ = 0;
   double tokens_;
@@ -301,17 +295,11 @@ class HttpClient::Run {
   void Rest() {
     const auto now = Clock::now();
     auto first = now + kTick;
-    bool waits = true;
     for (const auto& job : jobs_) {
       if (job->done) continue;
-      if (job->not_before <= now) waits = false;
-      first = std::min(first, std::max(job->not_before, now));
+      first = std::min(first, std::max(job->not_before, now + kTickForRoom));
     }
-    if (!waits) {
-      pool_.WaitForRoom(kTick);
-    } else {
-      std::this_thread::sleep_until(first);
-    }
+    std::this_thread::sleep_until(first);
   }
 
   Job& JobOf(CURL* easy) {

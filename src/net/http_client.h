@@ -49,6 +49,8 @@ struct HttpResponse {
   uint64_t bytes = 0;  // Bytes written to HttpRequest::into.
   // Size of the whole object, if the response states it.
   std::optional<uint64_t> total;
+  // Whether the protocol, HTTP/2 or later, marks the end of every body.
+  bool is_multiplexed = false;
   // Final URL after redirects; empty without redirects.
   std::string resolved_url;
 

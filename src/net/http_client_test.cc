@@ -327,7 +327,8 @@ TEST(HttpClient, NamesTheReasonOfAStoreAndNothingElseOfItsAnswer) {
 TEST(HttpClient, TakesAWholeObjectWhereRangesAreNotServed) {
   const std::string object = Object();
   ScriptedServer server([&](ServedRequest& request) {
-    request.Send(fmt::format("HTTP/1.0 200 OK\r\n\r\n{}", object));
+    request.Send(fmt::format("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{}",
+                             object.size(), object));
     request.Close();
   });
   const auto client = Client();

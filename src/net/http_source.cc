@@ -17,7 +17,9 @@
 #include "base/text.h"
 #include "haulway/options.h"
 #include "io/join_ranges.h"
+#include "io/web_page.h"
 #include "net/answer.h"
+#include "net/fork_mutex.h"
 #include "net/url.h"
 
 // Design: a checkpoint's reader first reads the beginning, the end, and then
@@ -206,7 +208,7 @@ class HttpSource : public ByteSource {
   uint64_t size_ = 0;
   Validator validator_;
 
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   mutable std::string resolved_url_;
   mutable std::shared_ptr<const BlockList> blocks_ =
       std::make_shared<BlockList>();
@@ -243,10 +245,15 @@ Status HttpSource::Open() {
     return target_.judge ? target_.judge(response) : Verdict::kUsual;
   };
   HAULWAY_ASSIGN(HttpResponse response, client_->Send(request));
-  if (says_nothing(response)) {
+  // A part that has the status of a whole object looks like an object of this
+  // very size.
+  const bool may_be_part =
+      response.status == 200 && whole->size() == kHeadBytes;
+  if (may_be_part || says_nothing(response)) {
     request.judge = target_.judge;
     request.range.reset();
     request.into = {};
+    if (may_be_part) request.expect = ValidatorOf(response);
     HAULWAY_ASSIGN(response, client_->Send(request));
   }
   Note(response);
@@ -271,7 +278,11 @@ Status HttpSource::Open() {
   if (validator_.etag.empty() && validator_.last_modified.empty()) {
     client_->NoteUnvalidated();
   }
-  return Status();
+  HAULWAY_ASSIGN(const Url url, ParseUrl(target_.url));
+  HAULWAY_TRY(RefuseWebPage(*this, url.path));
+  const auto all = View(0, size_);
+  if (!target_.check || !all.has_value()) return Status();
+  return target_.check(response, all->bytes()).Of(name_);
 }
 
 // Copies the kept bytes at the beginning and end of a range. Appends the middle
@@ -460,6 +471,9 @@ Result<std::shared_ptr<const ByteSource>> OpenHttpSource(
 
 namespace {
 
+// The index of a directory of torch.distributed.checkpoint.
+constexpr std::string_view kDirectoryName = ".metadata";
+
 // A server that does not permit listing may refuse (403) a file that does not
 // exist.
 bool MayBeMissing(const Status& status) {
@@ -469,8 +483,11 @@ bool MayBeMissing(const Status& status) {
 
 Result<std::shared_ptr<const ByteSource>> OpenFolder(
     const std::shared_ptr<HttpClient>& client, const HttpTarget& folder) {
+  std::vector<std::string_view> all(kCheckpointNames.begin(),
+                                    kCheckpointNames.end());
+  all.push_back(kDirectoryName);
   std::string names;
-  for (const std::string_view name : kCheckpointNames) {
+  for (const std::string_view name : all) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
     HAULWAY_ASSIGN(HttpTarget file, Beside(folder, name));
     auto source = OpenHttpSource(client, std::move(file));
@@ -505,6 +522,7 @@ Result<std::shared_ptr<const ByteSource>> OpenUrl(
                     .headers = {},
                     .prepare = nullptr,
                     .judge = nullptr,
+                    .check = nullptr,
                     .neighbour = nullptr};
   if (parsed.path.ends_with('/')) return OpenFolder(client, target);
   return OpenHttpSource(std::move(client), std::move(target));

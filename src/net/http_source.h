@@ -4,10 +4,12 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +30,11 @@ struct HttpTarget {
   std::vector<HttpHeader> headers;
   std::function<Status(HttpAttempt* attempt)> prepare;
   std::function<Verdict(const HttpResponse& response)> judge;
+  // Called with the response in which the whole object came, and its bytes; a
+  // failure is that of opening.
+  std::function<Status(const HttpResponse& response,
+                       std::span<const std::byte> bytes)>
+      check;
   // Returns the target for a relative path in the object's folder. If null, the
   // last segment of the URL's path is replaced.
   std::function<Result<HttpTarget>(std::string_view path)> neighbour;
@@ -49,8 +56,8 @@ inline constexpr std::array<std::string_view, 4> kCheckpointNames = {
     "pytorch_model.bin.index.json", "pytorch_model.bin"};
 
 // Opens the URL of a user, with its own client. A URL whose path ends in '/' is
-// first treated as a folder: opens the first of kCheckpointNames that exists
-// or, if there is none, the URL itself.
+// first treated as a folder: opens the first of kCheckpointNames, or a
+// directory's ".metadata", that exists or, if there is none, the URL itself.
 Result<std::shared_ptr<const ByteSource>> OpenUrl(std::string_view url,
                                                   const RemoteOptions& options);
 

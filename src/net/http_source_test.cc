@@ -19,6 +19,11 @@ using test::SourceCase;
 using test::SourceSuite;
 using ::testing::HasSubstr;
 
+std::string Whole(const std::string& bytes) {
+  return "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " +
+         std::to_string(bytes.size()) + "\r\n\r\n" + bytes;
+}
+
 // The server lives until the end of the program, as its source may.
 std::shared_ptr<const ByteSource> Served(const std::string& bytes,
                                          bool ranges) {
@@ -26,7 +31,7 @@ std::shared_ptr<const ByteSource> Served(const std::string& bytes,
   servers.push_back(
       std::make_unique<ScriptedServer>([bytes, ranges](ServedRequest& request) {
         if (ranges) return request.SendRange(bytes, "ETag: \"v\"\r\n");
-        request.Send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + bytes);
+        request.Send(Whole(bytes));
         request.Close();
       }));
   const auto source = OpenUrl(servers.back()->Url(), RemoteOptions());
@@ -134,7 +139,7 @@ TEST(HttpSource, SaysWhatCannotBeRecognised) {
 TEST(HttpSource, TakesNoMoreThanFitsIntoMemory) {
   const std::string bytes = Bytes(100'000);
   ScriptedServer server([&](ServedRequest& request) {
-    request.Send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + bytes);
+    request.Send(Whole(bytes));
     request.Close();
   });
   for (const uint64_t most : {uint64_t{99'999}, uint64_t{100'000}}) {
@@ -150,6 +155,51 @@ TEST(HttpSource, TakesNoMoreThanFitsIntoMemory) {
                 HasSubstr("expected at most 99999 bytes"));
   }
   EXPECT_EQ(server.requests().size(), 2U);
+}
+
+// A part has come before the server sends the whole.
+TEST(HttpSource, TakesTheWholeAfterAPart) {
+  const std::string bytes = Bytes(700'000);
+  const std::string tag = "ETag: \"v\"\r\n";
+  ScriptedServer server([&](ServedRequest& request) {
+    if (request.number() == 0) {
+      request.Send("HTTP/1.1 206 X\r\nContent-Length: 524288\r\n" + tag +
+                   "Content-Range: bytes 0-524287/700000\r\n\r\n" +
+                   bytes.substr(0, 9));
+      return request.Reset();
+    }
+    request.Send("HTTP/1.1 200 X\r\nContent-Length: 700000\r\n" + tag + "\r\n" +
+                 bytes);
+  });
+  RemoteOptions options;
+  options.first_wait = std::chrono::milliseconds(1);
+  const auto source = OpenUrl(server.Url(), options);
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  EXPECT_EQ(Read(**source, 0, (*source)->size()), bytes);
+}
+
+// The status says that it is the whole, and no header says otherwise.
+TEST(HttpSource, AsksAgainForAWholeAsLongAsTheRange) {
+  const std::string bytes = Bytes(700'000);
+  ScriptedServer server([&](ServedRequest& request) {
+    const bool is_part = !request.Header("range").empty();
+    request.Send(Whole(bytes.substr(0, is_part ? 512 << 10 : bytes.size())));
+    request.Close();
+  });
+  const auto source = *OpenUrl(server.Url(), RemoteOptions());
+  EXPECT_EQ(Read(*source, 0, source->size()), bytes);
+  EXPECT_EQ(server.requests().size(), 2U);
+}
+
+TEST(HttpSource, RefusesABodyThatMayBeCut) {
+  ScriptedServer server([&](ServedRequest& request) {
+    request.Send("HTTP/1.0 200 OK\r\n\r\n" + Bytes(100));
+    request.Close();
+  });
+  const auto source = OpenUrl(server.Url(), RemoteOptions());
+  EXPECT_EQ(source.status().code(), Code::kUnsupported);
+  EXPECT_THAT(std::string(source.status().message()),
+              HasSubstr("does not say how long the object is"));
 }
 
 TEST(HttpSource, OpensWhatIsBesideIt) {

@@ -11,6 +11,7 @@
 
 #include "base/ascii.h"
 #include "base/text.h"
+#include "net/fork_mutex.h"
 #include "net/http_source.h"
 
 namespace haulway::net {
@@ -81,7 +82,7 @@ class Commit {
   }
 
  private:
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   std::string commit_ HAULWAY_GUARDED_BY(mutex_);
 };
 

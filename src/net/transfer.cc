@@ -39,8 +39,6 @@ constexpr int kMostRedirects = 10;
 constexpr int kMostFailuresThere = 2;
 // Resets of idle connections that are not counted as failures, in a row.
 constexpr int kMostIdleResets = 4;
-// A slower transfer counts as stalled.
-constexpr uint64_t kLeastBytesPerSecond = 1000;
 // A large buffer saves system calls for large bodies.
 constexpr long kBufferBytes = 1 << 20;
 
@@ -196,8 +194,7 @@ Result<CURL*> Transfer::Begin(Clock::time_point now) {
   std::string led = std::move(response_.resolved_url);
   response_ = HttpResponse();
   response_.resolved_url = std::move(led);
-  moved_then_ = arrived_;
-  then_ = now;
+  clock_.Begin(now, arrived_);
   error_[0] = '\0';
   if (easy_ == nullptr) {
     easy_.reset(Curl().easy_init());
@@ -397,6 +394,7 @@ Status Transfer::TakeHeader(std::string_view line) {
                     fmt::format("{} is no status line", Quote(TrimEnd(line))));
     }
     response_.status = static_cast<int>(*status);
+    response_.is_multiplexed = !line.starts_with("HTTP/1");
     return Status();
   }
   if (head_bytes_ > kMostHeadBytes ||
@@ -421,7 +419,8 @@ Status Transfer::Decide() {
   mode_ = Mode::kText;
   const int status = response_.status;
   if (status != 200 && status != 206) return Status();
-  const bool takes = status == 200 && request_.whole != nullptr && done_ == 0;
+  // Also after a part of it: bytes of the range are then received again.
+  const bool takes = status == 200 && request_.whole != nullptr;
   if (!takes && !request_.range.has_value()) {
     if (request_.method != "GET") return Status();
     HAULWAY_ASSIGN(plan_, PlanBody(response_, std::nullopt, expect_));
@@ -432,6 +431,12 @@ Status Transfer::Decide() {
   if (plan_.total.has_value()) response_.total = plan_.total;
   mode_ = takes ? Mode::kTake : Mode::kInto;
   if (!takes) return Status();
+  if (plan_.open_ended) {
+    return Status(Code::kUnsupported,
+                  "the server does not say how long the object is: expected "
+                  "Content-Length, or a body in chunks");
+  }
+  done_ = done_before_ = 0;
   const uint64_t length = plan_.length.value_or(0);
   if (length > request_.max_whole) return TooLarge();
   request_.whole->reserve(length);
@@ -546,18 +551,10 @@ int Transfer::OnSeek(void* self, curl_off_t offset, int origin) {
 }
 
 bool Transfer::Stalled(Clock::time_point now) {
-  if (now - then_ < options_.stall_timeout) return false;
-  const auto seconds =
-      std::chrono::duration<double>(options_.stall_timeout).count();
   // Not what OnSend() passed on, a buffer at a time.
   curl_off_t uploaded = 0;
   Curl().easy_getinfo(easy_.get(), CURLINFO_SIZE_UPLOAD_T, &uploaded);
-  const uint64_t moved = arrived_ + static_cast<uint64_t>(uploaded);
-  const bool stalled = static_cast<double>(moved - moved_then_) <
-                       seconds * static_cast<double>(kLeastBytesPerSecond);
-  then_ = now;
-  moved_then_ = moved;
-  return stalled;
+  return clock_.IsStalled(now, arrived_ + static_cast<uint64_t>(uploaded));
 }
 
 Transfer::Next Transfer::Retry(Status why) {

@@ -13,6 +13,7 @@
 #include "net/answer.h"
 #include "net/http_client.h"
 #include "net/libcurl.h"
+#include "net/stall_clock.h"
 #include "net/url.h"
 
 namespace haulway::net {
@@ -28,7 +29,7 @@ struct FreeList {
 // Requires: `options` and `request` outlive the Transfer, which is not moved.
 class Transfer {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = StallClock::Clock;
 
   enum class Next : uint8_t {
     kDone,    // response() is the result.
@@ -40,7 +41,10 @@ class Transfer {
   };
 
   Transfer(const RemoteOptions& options, const HttpRequest& request)
-      : options_(options), request_(request), expect_(request.expect) {}
+      : options_(options),
+        request_(request),
+        expect_(request.expect),
+        clock_(options.stall_timeout) {}
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
@@ -52,7 +56,7 @@ class Transfer {
   // Ends an attempt from outside, with a failure that may be temporary.
   Next GiveUp(Status why);
 
-  // Returns whether too few bytes were transferred within
+  // Returns whether too few bytes were transferred in the last
   // options.stall_timeout.
   bool Stalled(Clock::time_point now);
 
@@ -129,9 +133,8 @@ class Transfer {
   bool enough_ = false;  // The rest is not wanted.
   Status broken_;        // The failure of a callback.
   uint64_t sent_ = 0;
-  uint64_t arrived_ = 0;     // Bytes of heads and bodies, over all attempts.
-  uint64_t moved_then_ = 0;  // Bytes in both directions.
-  Clock::time_point then_;
+  uint64_t arrived_ = 0;  // Bytes of heads and bodies, over all attempts.
+  StallClock clock_;
 };
 
 }  // namespace haulway::net

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "haulway/layout.h"
+#include "io/web_page.h"
 
 namespace haulway {
 
@@ -36,6 +37,7 @@ class WholeSource : public Layout {
 
 Result<WriteStats> Upload(const ByteSource& source, ByteSink& sink,
                           const WriteOptions& options) {
+  HAULWAY_TRY(RefuseWebPage(source, sink.name()));
   WriteOptions bounded = options;
   bounded.memory_budget = std::min(bounded.memory_budget, kMostAhead);
   return Write(WholeSource(source), sink, bounded);

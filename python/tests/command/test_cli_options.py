@@ -10,38 +10,7 @@ from test_tensorizer_corrupt import example, put
 
 import haulway
 from http_server import FaultServer
-
-# Command lines by verb. FILE.pt stands for a .pt file. Words after a verb's
-# name in the keys distinguish several ways to call the verb.
-WAYS = {
-    "ls": "FILE.pt",
-    "ls --stats": "FILE.pt --stats",
-    "info": "FILE.pt",
-    "cat": "FILE.pt a",
-    "verify": "FILE.pt",
-    "verify --manifest": "plain.pt --manifest FILE.json",
-    "scan": "FILE.pt",
-    "load": "FILE.pt",
-    "plan-reads": "FILE.pt",
-    "repack": "FILE.pt out.pt",
-    "convert": "FILE.pt out.safetensors",
-    "diff": "plain.pt FILE.pt",
-    "manifest": "FILE.pt",
-    "repair": "FILE.pt out.pt",
-    "repair --from": "cut.pt out.pt --from FILE.pt",
-    "encrypt": "FILE.tensors out.tensors --keyfile key",
-    "decrypt": "FILE.secret out.tensors --keyfile key",
-    "edit": "FILE.pt --drop b",
-    "edit --append": "plain.safetensors --append FILE.pt",
-    "edit --replace": "plain.safetensors --replace c=FILE.safetensors",
-    "map": "FILE.pt -o out.html",
-    "map --json": "FILE.pt --json",
-    "get": "FILE.pt out.pt --verify",
-    "put": "FILE.pt out.pt",
-    "arena": "ls",
-    "bulk": "info FILE.pt",
-    "completion": "bash",
-}
+from source_calls import WAYS, words
 
 
 def has(command, option):
@@ -72,12 +41,6 @@ def files(tmp_path, run):
         "--no-authenticate")
     run("manifest", "plain.pt", "-o", "file.json")
     return tmp_path
-
-
-def words(way, file):
-    """Returns the command line of a way with FILE replaced."""
-    rest = re.sub(r"FILE(\.\w+)", lambda m: file(f"file{m[1]}"), WAYS[way])
-    return [way.split()[0], *rest.split()]
 
 
 def outcome(run, folder, line):
