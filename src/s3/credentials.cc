@@ -26,6 +26,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -68,9 +69,21 @@ std::string ReadWord(const std::string& path) {
   return text;
 }
 
-Status Broken(std::string_view place) {
+Status Lacks(std::string_view place, std::string_view name) {
   return Status(Code::kPermissionDenied,
-                fmt::format("credentials of {} are not whole", place));
+                fmt::format("credentials of {} are not whole: {} is missing",
+                            place, name));
+}
+
+// Returns the credentials if they have both keys, whose names in `place` are
+// `id` and `secret`; otherwise an error.
+Result<std::optional<Credentials>> IfWhole(Credentials found,
+                                           std::string_view place,
+                                           std::string_view id,
+                                           std::string_view secret) {
+  if (found.access_key.empty()) return Lacks(place, id);
+  if (found.secret_key.empty()) return Lacks(place, secret);
+  return std::optional(std::move(found));
 }
 
 // Makes a request to a service on this machine's network, without retries.
@@ -180,7 +193,7 @@ Result<std::optional<Credentials>> FromJson(const std::string& text,
   simdjson::dom::element root;
   if (parser.parse(simdjson::padded_string(text)).get(root) !=
       simdjson::SUCCESS) {
-    return Broken(place);
+    return Lacks(place, "a JSON object");
   }
   const auto value = [&](std::string_view key) {
     std::string_view found;
@@ -189,53 +202,62 @@ Result<std::optional<Credentials>> FromJson(const std::string& text,
   };
   Credentials found{value("AccessKeyId"), value("SecretAccessKey"),
                     value(token_name), TimeOf(value("Expiration"))};
-  if (found.access_key.empty() || found.secret_key.empty()) {
-    return Broken(place);
-  }
-  return std::optional(std::move(found));
+  return IfWhole(std::move(found), place, "AccessKeyId", "SecretAccessKey");
 }
 
 }  // namespace
 
 Result<Credentials> CredentialChain::Get() {
-  const std::lock_guard lock(mutex_);
+  const auto searching = searching_.Lock();
+  const std::optional<Credentials> known = Known();
   const bool is_fresh =
-      known_.has_value() && (!known_->expires.has_value() ||
-                             *known_->expires - UnixTime() > kRenewBefore);
-  if (is_fresh) return *known_;
+      known.has_value() && (!known->expires.has_value() ||
+                            *known->expires - UnixTime() > kRenewBefore);
+  if (is_fresh) return *known;
   auto found = Look();
   if (found.ok()) {
-    known_ = *found;
-  } else if (!known_.has_value() || *known_->expires <= UnixTime()) {
+    SetKnown(*found);
     return found;
   }
-  return *known_;
+  if (!known.has_value() || *known->expires <= UnixTime()) return found;
+  return *known;
 }
 
 bool CredentialChain::Renew(const Credentials& refused) {
-  const std::lock_guard lock(mutex_);
+  const auto searching = searching_.Lock();
   if (!options_.access_key.empty()) return false;
   const auto is_refused = [&](const Credentials& found) {
     return found.access_key == refused.access_key &&
            found.session_token == refused.session_token;
   };
-  if (!known_.has_value() || !is_refused(*known_)) return true;
-  known_.reset();
+  const std::optional<Credentials> known = Known();
+  if (!known.has_value() || !is_refused(*known)) return true;
+  SetKnown(std::nullopt);
   auto found = Look();
   if (!found.ok()) return true;  // The next Get() reports the failure.
   if (is_refused(*found)) return false;
-  known_ = *std::move(found);
+  SetKnown(*std::move(found));
   return true;
+}
+
+std::optional<Credentials> CredentialChain::Known() {
+  const std::lock_guard lock(mutex_);
+  return known_;
+}
+
+void CredentialChain::SetKnown(std::optional<Credentials> known) {
+  const std::lock_guard lock(mutex_);
+  known_ = std::move(known);
 }
 
 Result<Credentials> CredentialChain::Look() const {
   if (options_.anonymous) return Credentials();
   if (!options_.access_key.empty() || !options_.secret_key.empty()) {
-    if (options_.access_key.empty() || options_.secret_key.empty()) {
-      return Broken("the options");
-    }
-    return Credentials{options_.access_key, options_.secret_key,
-                       options_.session_token};
+    HAULWAY_ASSIGN(auto given,
+                   IfWhole({options_.access_key, options_.secret_key,
+                            options_.session_token},
+                           "the options", "access_key", "secret_key"));
+    return *std::move(given);
   }
   const auto keys_of = [&](const Section& section,
                            std::string_view place) -> Found {
@@ -249,10 +271,8 @@ Result<Credentials> CredentialChain::Look() const {
     if (found.access_key.empty() && found.secret_key.empty()) {
       return std::optional<Credentials>();
     }
-    if (found.access_key.empty() || found.secret_key.empty()) {
-      return Broken(place);
-    }
-    return std::optional(std::move(found));
+    return IfWhole(std::move(found), place, "aws_access_key_id",
+                   "aws_secret_access_key");
   };
   // A profile named in the options takes precedence over the environment.
   if (options_.profile.empty()) {
@@ -297,8 +317,8 @@ CredentialChain::Found CredentialChain::FromEnvironment() const {
     found.session_token = environment_("AWS_SECURITY_TOKEN");
   }
   if (found.access_key.empty()) return std::optional<Credentials>();
-  if (found.secret_key.empty()) return Broken("the environment");
-  return std::optional(std::move(found));
+  return IfWhole(std::move(found), "the environment", "AWS_ACCESS_KEY_ID",
+                 "AWS_SECRET_ACCESS_KEY");
 }
 
 CredentialChain::Found CredentialChain::FromWebIdentity() const {
@@ -311,10 +331,12 @@ CredentialChain::Found CredentialChain::FromWebIdentity() const {
       setting("AWS_WEB_IDENTITY_TOKEN_FILE", "web_identity_token_file");
   const std::string role = setting("AWS_ROLE_ARN", "role_arn");
   if (file.empty()) return std::optional<Credentials>();
-  if (role.empty()) return Broken("web identity (no role)");
+  if (role.empty()) return Lacks("web identity", "AWS_ROLE_ARN");
   // Read every time: the file is replaced from outside.
   const std::string token = ReadWord(file);
-  if (token.empty()) return Broken("web identity (no token in its file)");
+  if (token.empty()) {
+    return Lacks("web identity", fmt::format("the token in {}", Quote(file)));
+  }
   std::string session = setting("AWS_ROLE_SESSION_NAME", "role_session_name");
   if (session.empty()) session = fmt::format("haulway-{}", UnixTime());
   std::string endpoint = environment_("AWS_ENDPOINT_URL_STS");
@@ -351,10 +373,8 @@ CredentialChain::Found CredentialChain::FromWebIdentity() const {
                     XmlText(answer->body, "SecretAccessKey"),
                     XmlText(answer->body, "SessionToken"),
                     TimeOf(XmlText(answer->body, "Expiration"))};
-  if (found.access_key.empty() || found.secret_key.empty()) {
-    return Broken("web identity");
-  }
-  return std::optional(std::move(found));
+  return IfWhole(std::move(found), "web identity", "AccessKeyId",
+                 "SecretAccessKey");
 }
 
 CredentialChain::Found CredentialChain::FromProcess() const {

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "haulway/open.h"
 #include "haulway/status.h"
+#include "net/fork_mutex.h"
 #include "s3/profile.h"
 
 namespace haulway::s3 {
@@ -47,6 +47,8 @@ class CredentialChain {
   bool Renew(const Credentials& refused);
 
  private:
+  std::optional<Credentials> Known();
+  void SetKnown(std::optional<Credentials> known);
   using Found = Result<std::optional<Credentials>>;
   Result<Credentials> Look() const;
   Found FromEnvironment() const;
@@ -59,8 +61,10 @@ class CredentialChain {
   const Profile profile_;
   const Environment environment_;
   RemoteOptions remote_;
-  std::mutex mutex_;
-  std::optional<Credentials> known_;
+  // Whose holder searches.
+  net::LongForkMutex searching_;
+  net::ForkMutex mutex_;
+  std::optional<Credentials> known_ HAULWAY_GUARDED_BY(mutex_);
 };
 
 }  // namespace haulway::s3

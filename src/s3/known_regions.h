@@ -8,6 +8,7 @@
 #include <string>
 
 #include "haulway/status.h"
+#include "net/fork_mutex.h"
 
 namespace haulway::s3 {
 
@@ -27,7 +28,7 @@ class KnownRegions {
             const std::string& region);
 
  private:
-  mutable std::mutex mutex_;
+  mutable net::ForkMutex mutex_;
   std::map<std::string, std::string> regions_ HAULWAY_GUARDED_BY(mutex_);
 };
 

@@ -10,7 +10,6 @@
 #include "s3/s3_client.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "base/text.h"
 #include "net/libcurl.h"
 #include "net/url.h"
+#include "s3/digests.h"
 #include "s3/known_regions.h"
 #include "s3/sigv4.h"
 #include "s3/xml.h"
@@ -58,25 +58,6 @@ bool FitsHost(std::string_view bucket) {
 std::string HostOf(const net::Url& url) {
   const bool is_usual = url.port == (url.scheme == "https" ? 443 : 80);
   return is_usual ? url.host : fmt::format("{}:{}", url.host, url.port);
-}
-
-std::string Base64(std::string_view bytes) {
-  std::string out(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int size =
-      ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                        reinterpret_cast<const unsigned char*>(bytes.data()),
-                        static_cast<int>(bytes.size()));
-  out.resize(static_cast<size_t>(size));
-  return out;
-}
-
-std::string Md5(std::string_view bytes) {
-  std::string digest(16, '\0');
-  unsigned size = 16;
-  ::EVP_Digest(bytes.data(), bytes.size(),
-               reinterpret_cast<unsigned char*>(digest.data()), &size,
-               ::EVP_md5(), nullptr);
-  return digest;
 }
 
 }  // namespace
@@ -261,7 +242,7 @@ net::HttpRequest S3Client::Request(std::string method,
   }
   // Requests keep the client alive.
   const std::shared_ptr<S3Client> self = shared_from_this();
-  const auto used = std::make_shared<std::pair<std::mutex, Credentials>>();
+  const auto used = std::make_shared<std::pair<net::ForkMutex, Credentials>>();
   request.prepare = [self, bucket, key, query = std::move(query),
                      payload = std::move(payload),
                      used](net::HttpAttempt* attempt) {

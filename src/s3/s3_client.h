@@ -14,6 +14,7 @@
 
 #include "haulway/open.h"
 #include "haulway/status.h"
+#include "net/fork_mutex.h"
 #include "net/http_client.h"
 #include "s3/credentials.h"
 #include "s3/sigv4.h"
@@ -96,7 +97,7 @@ class S3Client : public std::enable_shared_from_this<S3Client> {
   std::string host_;  // Host of an endpoint other than AWS.
   std::string base_path_;
 
-  mutable std::mutex mutex_;
+  mutable net::ForkMutex mutex_;
   std::string region_;
   bool is_region_recalled_ = false;
   int region_changes_ = 0;

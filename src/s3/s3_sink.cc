@@ -14,7 +14,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/evp.h>
 #include <openssl/rand.h>
 
 #include <array>
@@ -36,6 +35,7 @@
 #include "haulway/open.h"
 #include "haulway/options.h"
 #include "io/process_sink.h"
+#include "s3/digests.h"
 #include "s3/part_plan.h"
 #include "s3/s3_client.h"
 #include "s3/xml.h"
@@ -68,17 +68,6 @@ Result<std::string> RandomMark() {
     return Status(Code::kInternal, "there are no random numbers");
   }
   return Hex(std::as_bytes(std::span(bytes)));
-}
-
-// Formats a checksum as S3 does: big-endian, Base64.
-std::string ChecksumText(uint32_t crc) {
-  const std::array<unsigned char, 4> big{static_cast<unsigned char>(crc >> 24),
-                                         static_cast<unsigned char>(crc >> 16),
-                                         static_cast<unsigned char>(crc >> 8),
-                                         static_cast<unsigned char>(crc)};
-  std::array<unsigned char, 9> out{};
-  ::EVP_EncodeBlock(out.data(), big.data(), static_cast<int>(big.size()));
-  return std::string(reinterpret_cast<const char*>(out.data()), 8);
 }
 
 std::string_view Text(std::span<const std::byte> bytes) {
@@ -278,16 +267,17 @@ class S3Sink : public ByteSink {
     client_->AddObjectHeaders(&request);
     if (client_->has_checksums()) {
       request.headers.push_back(
-          {"x-amz-checksum-crc32", ChecksumText(Crc32(0, filling_))});
+          {"x-amz-checksum-crc32", s3::Crc32Text(Crc32(0, filling_))});
     }
     request.body = {filling_};
     // A replacing PUT may be repeated. A refusing one must recognise the result
     // of its first attempt.
     const bool refuses = existing_ == Existing::kRefuse;
     if (refuses) HAULWAY_TRY(AddMark(&request));
-    Status put = SendOnCondition(std::move(request)).status();
-    if (!put.ok() && refuses && IsOurs(filling_.size())) return Status();
-    return put;
+    const auto put = SendOnCondition(std::move(request));
+    if (put.ok()) return s3::CheckTaken(*put, object_.bucket, filling_);
+    if (refuses && IsOurs(filling_.size())) return Status();
+    return put.status();
   }
 
   Status Create() {
@@ -446,7 +436,7 @@ class S3Sink : public ByteSink {
       }
       for (size_t i = 0; i < parts.size(); ++i) {
         if (is_signed) parts[i].payload = Hex(digests[i].Finish());
-        if (has_checksum) parts[i].checksum = ChecksumText(crcs[i]);
+        if (has_checksum) parts[i].checksum = s3::Crc32Text(crcs[i]);
       }
       return Status();
     });
@@ -470,6 +460,14 @@ class S3Sink : public ByteSink {
         request.body = {part.bytes};
       }
       HAULWAY_ASSIGN(const auto response, client_->Send(request, &cancel_));
+      const auto theirs = response.Header("x-amz-checksum-crc32");
+      if (!theirs.empty() && !part.checksum.empty() &&
+          theirs != part.checksum) {
+        return Status(Code::kMismatch,
+                      fmt::format("the store took other bytes of a part: "
+                                  "expected CRC-32 {}, found {}",
+                                  part.checksum, Quote(theirs)));
+      }
       sent->etag = response.Header("etag");
       if (!sent->etag.empty()) return Status();
       return Status(Code::kCorrupt, "the store took a part without an ETag");
@@ -634,6 +632,10 @@ Result<uint64_t> AbortS3Uploads(std::string_view uri, const S3Options& options,
           const auto page,
           client->Send(client->Request("GET", name.bucket, "", std::move(query),
                                        std::string(s3::kEmptyPayload))));
+      if (!s3::XmlElement(page.body, "ListMultipartUploadsResult")) {
+        return Status(Code::kCorrupt, "the list of uploads has no end")
+            .Of(name.Shown());
+      }
       for (const std::string_view one : s3::XmlElements(page.body, "Upload")) {
         const std::string key = s3::XmlText(one, "Key");
         if (!is_all && key != name.key) continue;

@@ -5,6 +5,7 @@
 #include "base/no_memory.h"
 #include "haulway/open.h"
 #include "net/http_source.h"
+#include "s3/digests.h"
 #include "s3/s3_client.h"
 
 namespace haulway {
@@ -22,12 +23,14 @@ net::HttpTarget TargetOf(const std::shared_ptr<S3Client>& client,
       client->Request("GET", name.bucket, name.key, std::move(query),
                       std::string(s3::kEmptyPayload));
   client->AddObjectHeaders(&request);
+  request.headers.push_back({"x-amz-checksum-mode", "ENABLED"});
   net::HttpTarget target;
   target.url = std::move(request.url);
   target.name = name.Shown();
   target.headers = std::move(request.headers);
   target.prepare = std::move(request.prepare);
   target.judge = std::move(request.judge);
+  target.check = s3::CheckChecksums;
   target.neighbour = [client,
                       name](std::string_view path) -> Result<net::HttpTarget> {
     ObjectName beside{name.bucket, name.key, {}};

@@ -11,7 +11,7 @@ the stream reaches it.
 # kept in memory. A store lists the keys of a bucket in order, so the keys below
 # a folder are adjacent: the names of a folder are kept until its last one has
 # arrived, beyond a few thousand in a temporary file. Verbs that take every file
-# keep none.
+# keep none. A store whose first page is in no order is listed whole, and sorted.
 #
 # Listing the folders of a bucket one by one was left out: it takes a request
 # per folder, while a flat listing returns a thousand keys per request. Listing
@@ -23,6 +23,7 @@ import errno
 import fnmatch
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -275,9 +276,13 @@ def _chooser(files, taken):
 
 
 def _in_bucket(url, remote, taken):
-    names = (
-        name for page in _haulway.open_folder(url, remote) for name in page
-    )
+    pages = iter(_haulway.open_folder(url, remote))
+    first = next(pages, [])
+    if taken != EVERY and first != sorted(first, key=_key):
+        # A store that lists keys as they come, such as a directory bucket.
+        first = sorted(_haulway.list_files(url, remote), key=_key)
+        pages = ()
+    names = itertools.chain(first, itertools.chain.from_iterable(pages))
     if taken != EVERY:
         names = _by_folder(names, remote, taken)
     found = False
@@ -288,13 +293,17 @@ def _in_bucket(url, remote, taken):
         raise _none_in(f"nothing to work on in {url!r}")
 
 
+def _key(name):
+    return name.removesuffix(_NO_VERSION)
+
+
 def _by_folder(names, remote, taken):
     """Yields the names of a store that are inputs. The inputs of a folder
     follow as soon as its last name has arrived."""
     held = []  # A stack of nested folders.
     before = ""
     for name in names:
-        key = name.removesuffix(_NO_VERSION)
+        key = _key(name)
         if key < before:
             raise CorruptError(
                 f"the list of keys is not in order: expected a key after "

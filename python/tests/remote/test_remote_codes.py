@@ -111,7 +111,8 @@ def test_tls(check, nginx, tmp_path):
 def test_s3(check, monkeypatch, run, tmp_path):
     assert "no credentials" in check("kPermissionDenied", "s3://bkt/m")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
-    assert "not whole" in check("kPermissionDenied", "s3://bkt/m")
+    assert ("the environment are not whole: AWS_SECRET_ACCESS_KEY is missing"
+            in check("kPermissionDenied", "s3://bkt/m"))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     with moto_server() as endpoint, bucket_of(endpoint):
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)

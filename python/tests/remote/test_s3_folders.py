@@ -227,3 +227,35 @@ def test_scan_trusts_whom_it_is_told_to(nginx, run, tmp_path, monkeypatch):
     assert "certificate" in run("scan", url, code=None).stderr
     assert "SAFE" in run("scan", url, "--ca-file", nginx.ca, code=None).stdout
     assert haulway.scan(url, ca_file=str(nginx.ca)).safe
+
+
+def test_a_store_may_list_keys_as_they_come(run, monkeypatch, tmp_path):
+    """As directory buckets do."""
+    haulway.save(TENSORS, tmp_path / "x.pt")
+    data = (tmp_path / "x.pt").read_bytes()
+    keys = ["m/c.pt", "m/b/y.pt", "m/a.pt", "m/b/x.pt", "m/0.pt"]
+
+    def answer(head, body):
+        target = head.split()[1].decode()
+        if "list-type=2" not in target:
+            return (b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n%s"
+                    % (len(data), data))
+        listed = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in keys)
+        text = f"<ListBucketResult>{listed}</ListBucketResult>".encode()
+        return (b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n%s"
+                % (len(text), text))
+
+    with ScriptedServer(store(answer)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3",
+                           f"http://127.0.0.1:{server.port}")
+        names = sorted(f"s3://bkt/{key}" for key in keys)
+        told = haulway._haulway.list_files("s3://bkt/m/", {})
+        assert told == names
+        for verb in ("verify", "scan"):
+            done = run(verb, "s3://bkt/m/", "--json")
+            files = [json.loads(line)["file"]
+                     for line in done.stdout.splitlines()]
+            assert sorted(name for name in files if name.endswith(".pt")) == names
+        for verb in ("verify", "scan", "info", "manifest"):
+            report = haulway.bulk(verb, "s3://bkt/m/", jobs=1)
+            assert sorted(one["input"] for one in report.results()) == names

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import socket
 import time
 
 import pytest
@@ -151,23 +150,25 @@ def test_a_slow_upload_does_not_stall(environment, monkeypatch):
     received = []
 
     class Slow:
-        """A connection that takes about 1 MB/s."""
+        """A connection that takes about 0.5 MB/s: a buffer of libcurl in 2 s."""
 
         def __init__(self, one):
             self.recv, self.sendall = one.recv, one.sendall
             self._one = one
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
 
         def recv_into(self, memory):
-            time.sleep(0.016)
+            time.sleep(0.032)
             got = self._one.recv_into(memory[:1 << 14])
             received.append(got)
             return got
 
-    with ScriptedServer(lambda one: answer(Slow(one))) as server:
+    server = ScriptedServer(lambda one: answer(Slow(one)))
+    # Before anybody connects: a window that shrinks later makes TCP crawl.
+    server.limit_window(1 << 14)
+    with server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3",
                            f"http://127.0.0.1:{server.port}")
-        haulway.put(bytes(3 << 20), "s3://bkt/k", stall_timeout=0.5)
+        haulway.put(bytes(3 << 20), "s3://bkt/k", stall_timeout=1)
     assert 2 << 20 < sum(received) < 4 << 20
 
 
@@ -223,3 +224,31 @@ def test_a_forked_child_leaves_the_upload_of_its_parent_alone(
     reader = haulway.archive.PyTorchFileReader(
         io.BytesIO(body_of(client, "x.pt")))
     assert reader.get_record("data/0") == data
+
+
+@pytest.mark.parametrize("size", [9, 9 << 20])
+@pytest.mark.parametrize("header", [
+    b'ETag: "00000000000000000000000000000000"',
+    b'ETag: "1"\r\nx-amz-checksum-crc32: AAAAAA=='])
+def test_an_answer_that_names_other_bytes_is_seen(
+    environment, monkeypatch, size, header
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_supported")
+
+    def answer(head, body):
+        if head.startswith(b"PUT"):
+            return b"HTTP/1.1 200 X\r\n%s\r\nContent-Length: 0\r\n\r\n" % header
+        return None
+
+    is_part = size > 8 << 20
+    with ScriptedServer(store(answer)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3",
+                           f"http://127.0.0.1:{server.port}")
+        put = lambda: haulway.put(b"1" * size, "s3://bkt/k")  # noqa: E731
+        if is_part and b"crc32" not in header:
+            put()  # A part's ETag is no digest that all stores agree on.
+        else:
+            with pytest.raises(haulway.MismatchError):
+                put()

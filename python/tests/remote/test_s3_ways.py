@@ -354,3 +354,31 @@ def test_certificates_are_those_of_the_variables(tmp_path, monkeypatch):
         same(haulway.load(url))
     finally:
         nginx.stop()
+
+
+@pytest.mark.parametrize("name, value", [
+    ("crc32", "y/Q5Jg=="), ("crc32c", "4waSgw=="),
+    ("crc64nvme", "rosUhgp5mIg="),
+    ("sha1", "98O8HYCOBHMq32eZZczDTKeuNEE="),
+    ("sha256", "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU="),
+])
+def test_a_checksum_of_the_store_is_compared(keys, monkeypatch, tmp_path, name,
+                                             value):
+    body = [b"123456789"]
+    stated = [value]
+
+    def answer(request):
+        assert request.headers["x-amz-checksum-mode"] == "ENABLED"
+        request.serve(body[0], **{f"x-amz-checksum-{name}": stated[0]})
+
+    with FaultServer(answer) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3",
+                           f"http://127.0.0.1:{server.port}")
+        haulway.get("s3://bkt/k", tmp_path / "k")
+        (tmp_path / "k").unlink()
+        body[0] = b"123456780"
+        with pytest.raises(haulway.MismatchError, match=f"{name} is not that"):
+            haulway.get("s3://bkt/k", tmp_path / "k")
+        assert not (tmp_path / "k").exists()
+        stated[0] += "-2"  # Of the parts of an upload.
+        haulway.get("s3://bkt/k", tmp_path / "k")
