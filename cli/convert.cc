@@ -16,6 +16,7 @@
 #include "haulway/open.h"
 #include "haulway/select.h"
 #include "is_read.h"
+#include "open_output.h"
 #include "output.h"
 #include "progress.h"
 #include "values.h"
@@ -50,9 +51,7 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   }
   HAULWAY_ASSIGN(NameFilter names, NameFilter::Make(NamesOf(options)));
   convert.names = std::make_shared<const NameFilter>(std::move(names));
-  convert.open = [](const std::string& uri, const FileSinkOptions& file) {
-    return OpenSink(uri, {file, Remote()});
-  };
+  convert.open = OpenOutput;
   convert.proof = !options.proof.empty();
   convert.save.write.cancel = &interrupted;
   convert.save.write.progress = Progress(options.out, options.no_progress);
@@ -180,6 +179,7 @@ Runner AddConvert(CLI::App& app) {
          "(with --to)")
       ->required();
   RefuseJsonBeside(app, *options, options->out);
+  AddOverwrite(app);
   app.add_option("--to", options->format,
                  "Format; default: from the ending of DST")
       ->check(CheckFormat);

@@ -9,6 +9,7 @@
 #include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
+#include "open_output.h"
 #include "output.h"
 #include "progress.h"
 
@@ -43,7 +44,7 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
                                 "metadata in segments is not authenticated")
                              .Of(ShownName(file)));
   }
-  auto sink = OpenSink(options.out, {.remote = Remote()});
+  auto sink = OpenOutput(options.out);
   if (!sink.ok()) return Fail(options, sink.status());
   EncryptOptions write = {.write = options.write};
   write.write.cancel = &interrupted;
@@ -88,6 +89,7 @@ std::shared_ptr<CipherOptions> AddBoth(CLI::App& app) {
   AddFile(app, *options);
   AddOut(app, &options->out, "File to write, or - for standard output");
   RefuseJsonBeside(app, *options, options->out);
+  AddOverwrite(app);
   AddKey(app, *options, /*required=*/true);
   AddFields(app, &options->write);
   AddProgress(app, *options);

@@ -6,6 +6,7 @@
 #include "field_options.h"
 #include "haulway/layout.h"
 #include "haulway/open.h"
+#include "open_output.h"
 #include "output.h"
 #include "progress.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 struct PutVerbOptions : Options {
   std::string out;
-  bool overwrite = false, no_clobber = false;
+  bool no_clobber = false;
   std::string abort;
   WriteOptions write;
 };
@@ -37,11 +38,9 @@ int Put(const PutVerbOptions& options) {
   const auto run = [&]() -> Status {
     const std::string& file = options.files.front();
     HAULWAY_ASSIGN(const auto source, OpenInput(file));
-    SinkOptions sink_options{.remote = Remote()};
-    Existing& existing = sink_options.file.existing;
-    if (options.overwrite) existing = Existing::kReplace;
-    if (options.no_clobber) existing = Existing::kRefuse;
-    HAULWAY_ASSIGN(const auto sink, OpenSink(options.out, sink_options));
+    FileSinkOptions target;
+    if (options.no_clobber) target.existing = Existing::kRefuse;
+    HAULWAY_ASSIGN(const auto sink, OpenOutput(options.out, target));
     WriteOptions write = options.write;
     write.cancel = &interrupted;
     write.progress = Progress(options.out, options.no_progress);
@@ -77,9 +76,7 @@ Runner AddPut(CLI::App& app) {
                  "Where to write it: s3://, redis://, a path, or - for "
                  "standard output");
   RefuseJsonBeside(app, *options, options->out);
-  auto* const overwrite =
-      app.add_flag("--overwrite", options->overwrite,
-                   "Replace an existing object, or a prefix in Redis");
+  auto* const overwrite = AddOverwrite(app);
   app.add_flag("--no-clobber", options->no_clobber,
                "Fail instead of replacing anything")
       ->excludes(overwrite);

@@ -7,6 +7,8 @@
 
 #include "command.h"
 #include "field_options.h"
+#include "haulway/open.h"
+#include "open_output.h"
 #include "tell.h"
 
 namespace haulway::cli {
@@ -17,6 +19,12 @@ RemoteOptions& Remote() {
 }
 
 namespace {
+
+// Global, as Remote() is.
+bool& Overwrites() {
+  static bool overwrites = false;
+  return overwrites;
+}
 
 void AddHeader(const std::string& line) {
   const size_t colon = line.find(':');
@@ -38,6 +46,18 @@ void TakeToken(const std::string& variable) {
 }
 
 }  // namespace
+
+CLI::Option* AddOverwrite(CLI::App& app) {
+  return app.add_flag("--overwrite", Overwrites(),
+                      "Replace what the URL names already: a prefix in Redis "
+                      "too, which is refused otherwise");
+}
+
+Result<std::unique_ptr<ByteSink>> OpenOutput(const std::string& out,
+                                             FileSinkOptions file) {
+  if (Overwrites()) file.existing = Existing::kReplace;
+  return OpenSink(out, {.file = file, .remote = Remote()});
+}
 
 void AddRemote(CLI::App& app) {
   CLI::App* const part = app.add_option_group("URLs");

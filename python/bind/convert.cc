@@ -83,9 +83,10 @@ class Asked {
 };
 
 // Opens URLs with these options of _options.REMOTE.
-SinkOpener OpenerOf(nb::dict remote) {
-  return [remote = RemoteOptionsOf(std::move(remote))](
-             const std::string& uri, const FileSinkOptions& file) {
+SinkOpener OpenerOf(nb::dict remote, bool overwrite) {
+  return [remote = RemoteOptionsOf(std::move(remote)), overwrite](
+             const std::string& uri, FileSinkOptions file) {
+    if (overwrite) file.existing = Existing::kReplace;
     return haulway::OpenSink(uri, {file, remote});
   };
 }
@@ -184,10 +185,10 @@ void BindConvert(nb::module_& module) {
       [](std::shared_ptr<Checkpoint> from, const nb::str& path,
          std::optional<std::string> to, std::optional<std::string> dtype,
          std::shared_ptr<NameFilter> names, nb::list rename,
-         nb::object metadata, nb::dict remote, nb::dict writing,
+         nb::object metadata, nb::dict remote, bool overwrite, nb::dict writing,
          nb::object progress) {
         ConvertOptions options;
-        options.open = OpenerOf(std::move(remote));
+        options.open = OpenerOf(std::move(remote), overwrite);
         if (to.has_value()) options.to = Unwrap(FormatToConvertTo(*to));
         if (dtype.has_value()) options.dtype = DTypeOf(*dtype);
         Asked asked;
@@ -218,8 +219,8 @@ void BindConvert(nb::module_& module) {
       },
       nb::arg("checkpoint"), nb::arg("path"), nb::arg("to").none(),
       nb::arg("dtype").none(), nb::arg("names").none(), nb::arg("rename"),
-      nb::arg("metadata").none(), nb::arg("remote"), nb::arg("writing"),
-      nb::arg("progress").none());
+      nb::arg("metadata").none(), nb::arg("remote"), nb::arg("overwrite"),
+      nb::arg("writing"), nb::arg("progress").none());
 
   nb::class_<ToldWriter>(module, "TensorWriter")
       .def("add",
@@ -255,10 +256,10 @@ void BindConvert(nb::module_& module) {
   module.def(
       "open_tensor_writer",
       [](const nb::str& path, std::optional<std::string> format,
-         nb::object metadata, nb::dict remote, nb::dict writing,
+         nb::object metadata, nb::dict remote, bool overwrite, nb::dict writing,
          nb::object progress) {
         TensorWriterOptions options;
-        options.open = OpenerOf(std::move(remote));
+        options.open = OpenerOf(std::move(remote), overwrite);
         if (format.has_value()) {
           options.format = Unwrap(FormatToWriteByName(*format));
         }
@@ -276,7 +277,8 @@ void BindConvert(nb::module_& module) {
             ToldWriter{std::move(told), std::move(writer)});
       },
       nb::arg("path"), nb::arg("format").none(), nb::arg("metadata").none(),
-      nb::arg("remote"), nb::arg("writing"), nb::arg("progress").none());
+      nb::arg("remote"), nb::arg("overwrite"), nb::arg("writing"),
+      nb::arg("progress").none());
 }
 
 }  // namespace haulway::python

@@ -240,6 +240,7 @@ class SavingOptions(_RemoteWords, total=False):
     key: bytes | bytearray | memoryview | str | None
     passphrase: str | bytes | bytearray | memoryview | None
     metadata: Mapping[str, Any] | None
+    overwrite: bool | None
 
 # The same for one format: torch's, those of named tensors, and Tensorizer's.
 @type_check_only
@@ -253,6 +254,7 @@ class _SavingTorch(_RemoteWords, total=False):
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
     ties: Literal["keep", "drop", "copy", "error"] | None
+    overwrite: bool | None
 
 @type_check_only
 class _SavingTensors(_RemoteWords, total=False):
@@ -264,6 +266,7 @@ class _SavingTensors(_RemoteWords, total=False):
     stats: MutableMapping[str, Any] | None
     ties: Literal["keep", "drop", "copy", "error"] | None
     metadata: Mapping[str, Any] | None
+    overwrite: bool | None
 
 @type_check_only
 class _SavingArrays(_RemoteWords, total=False):
@@ -273,6 +276,7 @@ class _SavingArrays(_RemoteWords, total=False):
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
     ties: Literal["keep", "drop", "copy", "error"] | None
+    overwrite: bool | None
 
 @type_check_only
 class _SavingTensorizer(_RemoteWords, total=False):
@@ -290,6 +294,7 @@ class _SavingTensorizer(_RemoteWords, total=False):
     key: bytes | bytearray | memoryview | str | None
     passphrase: str | bytes | bytearray | memoryview | None
     metadata: Mapping[str, Any] | None
+    overwrite: bool | None
 
 # Options of convert(), and of convert() to torch's and to the other formats.
 @type_check_only
@@ -306,6 +311,7 @@ class ConvertingOptions(OpeningOptions, total=False):
     stats: MutableMapping[str, Any] | None
     ties: Literal["keep", "drop", "copy", "error"] | None
     metadata: Mapping[str, Any] | None
+    overwrite: bool | None
 
 @type_check_only
 class _ConvertingTorch(OpeningOptions, total=False):
@@ -319,6 +325,7 @@ class _ConvertingTorch(OpeningOptions, total=False):
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
     ties: Literal["keep", "drop", "copy", "error"] | None
+    overwrite: bool | None
 
 @type_check_only
 class _ConvertingTensors(OpeningOptions, total=False):
@@ -333,6 +340,7 @@ class _ConvertingTensors(OpeningOptions, total=False):
     stats: MutableMapping[str, Any] | None
     ties: Literal["keep", "drop", "copy", "error"] | None
     metadata: Mapping[str, Any] | None
+    overwrite: bool | None
 
 @type_check_only
 class _ConvertingArrays(OpeningOptions, total=False):
@@ -345,6 +353,7 @@ class _ConvertingArrays(OpeningOptions, total=False):
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
     ties: Literal["keep", "drop", "copy", "error"] | None
+    overwrite: bool | None
 
 # Options of writer(), and of writer() in a format without metadata.
 @type_check_only
@@ -354,6 +363,7 @@ class _WritingPlain(_RemoteWords, total=False):
     threads: int | None
     memory_budget: int | str | None
     progress: Callable[[int, int], object] | None
+    overwrite: bool | None
 
 @type_check_only
 class WritingOptions(_RemoteWords, total=False):
@@ -363,6 +373,7 @@ class WritingOptions(_RemoteWords, total=False):
     memory_budget: int | str | None
     progress: Callable[[int, int], object] | None
     metadata: Mapping[str, Any] | None
+    overwrite: bool | None
 
 # Options of edit().
 @type_check_only

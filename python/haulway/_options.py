@@ -553,8 +553,10 @@ WRITING = {
         False, check_flag, "write each of the tensors that share memory in full",
         of_call=True, calls=("edit",)),
     "overwrite": Option(
-        False, check_flag, "replace an existing object, or a prefix in Redis",
-        of_call=True, calls=("put",)),
+        False, check_flag,
+        "replace what a URL names already: a prefix in Redis too, which is "
+        "refused otherwise",
+        of_call=True, calls=("put", *_SAVE, "convert", "writer")),
     "clobber": Option(
         True, check_flag, "False fails instead of replacing anything",
         of_call=True, calls=("put",)),

@@ -213,7 +213,7 @@ class Sink : public ByteSink {
   Status IsThere() const {
     return Status(Code::kInvalidArgument,
                   fmt::format("key {} is there already: expected a new {}, or "
-                              "to be told to overwrite",
+                              "the option overwrite",
                               Quote(KeyOfAll()), is_value_ ? "key" : "prefix"));
   }
 

@@ -30,6 +30,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "haulway/options.h"
+#include "net/fork_mutex.h"
 #include "redis/redis.h"
 #include "redis/redis_connection.h"
 #include "redis/redis_layout.h"
@@ -49,8 +50,9 @@ constexpr uint64_t kMostRangeBytes = 8 * kMiB;
 constexpr uint64_t kMostInFlight = 16 * kMiB;  // Per connection.
 constexpr int kParallel = 4;
 
+// A server that was silent for the whole stall timeout is not asked again.
 bool IsTransient(const Status& status) {
-  return status.code() == Code::kUnavailable || status.code() == Code::kTimeout;
+  return status.code() == Code::kUnavailable;
 }
 
 milliseconds WaitBefore(int attempt) {
@@ -80,8 +82,10 @@ Status Retrying(const Deadline& deadline, const Work& work) {
   Status before;
   for (int attempt = 0;; ++attempt) {
     const Status status = work();
+    if (status.code() == Code::kTimeout && deadline.IsOver() && !before.ok()) {
+      return before;
+    }
     if (!IsTransient(status) || attempt + 1 == kAttempts) return status;
-    if (deadline.IsOver() && !before.ok()) return before;
     before = status;
     const milliseconds wait = WaitBefore(attempt);
     if (deadline.IsOver(wait)) return status;
@@ -128,14 +132,14 @@ class Pool {
     // way. If it was lost, so were those that were idle as long.
     if (status.ok()) {
       idle_.push_back(std::move(one));
-    } else if (IsTransient(status)) {
+    } else {
       idle_.clear();
     }
     return status;
   }
 
   const Target target_;
-  std::mutex mutex_;
+  net::ForkMutex mutex_;
   std::vector<std::unique_ptr<Connection>> idle_ HAULWAY_GUARDED_BY(mutex_);
   pid_t process_ HAULWAY_GUARDED_BY(mutex_) = ::getpid();
 };
@@ -154,7 +158,7 @@ class Watch {
   explicit Watch(std::string key) : key_(std::move(key)) {}
 
   Status Begin(const Target& target, const Deadline& deadline) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = mutex_.Lock();
     return Open(target, deadline);
   }
 
@@ -163,7 +167,7 @@ class Watch {
   Status Check(const Target& target, const Deadline& deadline,
                const Compare& compare) {
     const uint64_t before = begun_.load();
-    const std::lock_guard lock(mutex_);
+    const auto lock = mutex_.Lock();
     if (is_replaced_) return Replaced();
     // A check that began after this call began is recent enough.
     if (!is_watched_ || passed_ > before) return Status();
@@ -217,7 +221,7 @@ class Watch {
   }
 
   const std::string key_;
-  std::mutex mutex_;
+  net::LongForkMutex mutex_;
   // The first connection watches. If the second is null, both must be reopened.
   std::unique_ptr<Connection> watchers_[2];
   pid_t process_ = ::getpid();

@@ -51,36 +51,34 @@ namespace haulway::redis {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = net::StallClock::Clock;
 
 // How often a wait checks whether it is cancelled.
 constexpr milliseconds kTick{50};
 // Bytes of a file sent by one call.
 constexpr uint64_t kMostOfFile = kMiB;
 
-// Waits until the socket is readable or writable.
-Status Await(int fd, short events, milliseconds limit, const Deadline& deadline,
-             std::string_view doing) {
-  const auto stalled = std::chrono::steady_clock::now() + limit;
-  const auto end = deadline.Earlier(stalled);
+// Waits until the socket is readable or writable, but no longer than `clock`
+// permits after `moved` bytes.
+Status AwaitSocket(int fd, short events, net::StallClock& clock, uint64_t moved,
+                   const Deadline& deadline, std::string_view doing) {
   while (true) {
     pollfd one{fd, events, 0};
-    const auto left = std::chrono::duration_cast<milliseconds>(
-        end - std::chrono::steady_clock::now());
-    const auto wait = std::clamp(left, milliseconds(0), kTick);
-    const int ready = ::poll(&one, 1, static_cast<int>(wait.count()));
+    const int ready = ::poll(&one, 1, static_cast<int>(kTick.count()));
     if (ready > 0) return Status();
+    if (ready < 0 && errno != EINTR) return Status::FromErrno(errno, "poll");
     if (deadline.IsCancelled()) {
       return Status(Code::kCancelled,
                     fmt::format("it was cancelled while {}", doing));
     }
-    if (ready == 0 && left <= kTick) {
-      if (end < stalled) return deadline.Failure();
+    if (deadline.IsOver()) return deadline.Failure();
+    if (clock.IsStalled(Clock::now(), moved)) {
       return Status(
           Code::kTimeout,
           fmt::format("no answer in {:g} s while {}",
-                      std::chrono::duration<double>(limit).count(), doing));
+                      std::chrono::duration<double>(clock.window()).count(),
+                      doing));
     }
-    if (ready < 0 && errno != EINTR) return Status::FromErrno(errno, "poll");
   }
 }
 
@@ -97,20 +95,29 @@ Status Closed() {
   return Status(Code::kUnavailable, "the server closed the connection");
 }
 
+}  // namespace
+
+Status Stream::Await(int fd, short events, std::string_view doing) {
+  return AwaitSocket(fd, events, clock_, moved_, deadline_, doing);
+}
+
+namespace {
+
 class Socket : public Stream {
  public:
-  Socket(UniqueFd fd, milliseconds stall_timeout)
-      : fd_(std::move(fd)), stall_timeout_(stall_timeout) {}
+  explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
 
   Result<size_t> Read(std::span<std::byte> out) override {
     while (true) {
       if (deadline_.IsOver()) return deadline_.Failure();
       const ssize_t got = ::recv(fd_.get(), out.data(), out.size(), 0);
-      if (got > 0) return static_cast<size_t>(got);
+      if (got > 0) {
+        moved_ += static_cast<uint64_t>(got);
+        return static_cast<size_t>(got);
+      }
       if (got == 0) return Closed();
       if (errno == EAGAIN) {
-        HAULWAY_TRY(
-            Await(fd_.get(), POLLIN, stall_timeout_, deadline_, "reading"));
+        HAULWAY_TRY(Await(fd_.get(), POLLIN, "reading"));
       } else if (errno != EINTR) {
         return Lost(errno);
       }
@@ -119,6 +126,7 @@ class Socket : public Stream {
 
   Status Write(std::span<const std::byte> first,
                std::span<const std::byte> second) override {
+    StartClock();
     std::array<iovec, 2> parts{Part(first), Part(second)};
     msghdr message{};
     message.msg_iov = parts.data();
@@ -130,6 +138,7 @@ class Socket : public Stream {
         continue;
       }
       auto left = static_cast<size_t>(sent);
+      moved_ += left;
       for (iovec& part : parts) {
         const size_t bytes = std::min(left, part.iov_len);
         part.iov_base = static_cast<std::byte*>(part.iov_base) + bytes;
@@ -142,6 +151,7 @@ class Socket : public Stream {
 
   Status WriteFile(const FileBytes& from, uint64_t length) override {
     const WithoutSigpipe guard;
+    StartClock();
     auto at = static_cast<off_t>(from.offset);
     while (length != 0) {
       const ssize_t sent =
@@ -153,6 +163,7 @@ class Socket : public Stream {
         continue;
       }
       length -= static_cast<uint64_t>(sent);
+      moved_ += static_cast<uint64_t>(sent);
     }
     return Status();
   }
@@ -166,11 +177,10 @@ class Socket : public Stream {
   Status AwaitRoom() {
     if (errno == EINTR) return Status();
     if (errno != EAGAIN) return Lost(errno);
-    return Await(fd_.get(), POLLOUT, stall_timeout_, deadline_, "writing");
+    return Await(fd_.get(), POLLOUT, "writing");
   }
 
   UniqueFd fd_;
-  const milliseconds stall_timeout_;
 };
 
 struct FreeSsl {
@@ -228,13 +238,10 @@ bool RefusesClient(int reason) {
 
 class TlsSocket : public Stream {
  public:
-  explicit TlsSocket(milliseconds stall_timeout)
-      : stall_timeout_(stall_timeout) {}
-
   static Result<std::unique_ptr<Stream>> Open(UniqueFd fd, const Target& target,
                                               const Deadline& deadline) {
     const std::string& host = target.host;
-    auto tls = std::make_unique<TlsSocket>(target.options.stall_timeout);
+    auto tls = std::make_unique<TlsSocket>();
     tls->fd_ = std::move(fd);
     tls->SetDeadline(deadline);
     tls->context_.reset(::SSL_CTX_new(::TLS_client_method()));
@@ -257,7 +264,9 @@ class TlsSocket : public Stream {
     ::SSL_set_mode(tls->ssl_.get(), SSL_MODE_ENABLE_PARTIAL_WRITE |
                                         SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     ::SSL_set_fd(tls->ssl_.get(), tls->fd_.get());
-    HAULWAY_TRY(tls->Shake(target.options.connect_timeout));
+    tls->SetStallTimeout(target.options.connect_timeout);
+    HAULWAY_TRY(tls->Shake());
+    tls->SetStallTimeout(target.options.stall_timeout);
     return std::unique_ptr<Stream>(std::move(tls));
   }
 
@@ -269,7 +278,7 @@ class TlsSocket : public Stream {
       size_t got = 0;
       const int ok = ::SSL_read_ex(ssl_.get(), out.data(), out.size(), &got);
       if (ok == 1) return got;
-      HAULWAY_TRY(AwaitAfter(ok, stall_timeout_, "reading"));
+      HAULWAY_TRY(AwaitAfter(ok, "reading"));
     }
   }
 
@@ -294,6 +303,7 @@ class TlsSocket : public Stream {
  private:
   Status WriteAll(std::span<const std::byte> bytes) {
     const WithoutSigpipe guard;
+    StartClock();
     while (!bytes.empty()) {
       ::ERR_clear_error();
       size_t sent = 0;
@@ -302,13 +312,13 @@ class TlsSocket : public Stream {
       if (ok == 1) {
         bytes = bytes.subspan(sent);
       } else {
-        HAULWAY_TRY(AwaitAfter(ok, stall_timeout_, "writing"));
+        HAULWAY_TRY(AwaitAfter(ok, "writing"));
       }
     }
     return Status();
   }
 
-  Status Shake(milliseconds connect_timeout) {
+  Status Shake() {
     const WithoutSigpipe guard;
     while (true) {
       ::ERR_clear_error();
@@ -321,18 +331,21 @@ class TlsSocket : public Stream {
             fmt::format("the server's certificate does not verify: {}",
                         ::X509_verify_cert_error_string(wrong)));
       }
-      HAULWAY_TRY(AwaitAfter(ok, connect_timeout, "agreeing on TLS"));
+      HAULWAY_TRY(AwaitAfter(ok, "agreeing on TLS"));
     }
   }
 
   // Waits for what a call needs to proceed, or returns its failure.
-  Status AwaitAfter(int result, milliseconds limit, std::string_view doing) {
+  Status AwaitAfter(int result, std::string_view doing) {
     const int error = errno;
+    // Counts the bytes of a record that is not whole yet, too.
+    BIO* const bytes = ::SSL_get_rbio(ssl_.get());
+    moved_ = ::BIO_number_read(bytes) + ::BIO_number_written(bytes);
     switch (::SSL_get_error(ssl_.get(), result)) {
       case SSL_ERROR_WANT_READ:
-        return Await(fd_.get(), POLLIN, limit, deadline_, doing);
+        return Await(fd_.get(), POLLIN, doing);
       case SSL_ERROR_WANT_WRITE:
-        return Await(fd_.get(), POLLOUT, limit, deadline_, doing);
+        return Await(fd_.get(), POLLOUT, doing);
       case SSL_ERROR_ZERO_RETURN:
         return Closed();
       case SSL_ERROR_SYSCALL:
@@ -349,7 +362,6 @@ class TlsSocket : public Stream {
     }
   }
 
-  const milliseconds stall_timeout_;
   UniqueFd fd_;
   std::unique_ptr<SSL_CTX, FreeSsl> context_;
   std::unique_ptr<SSL, FreeSsl> ssl_;
@@ -365,7 +377,10 @@ Result<UniqueFd> Connect(int family, const sockaddr* address, socklen_t length,
   };
   if (::connect(fd.get(), address, length) != 0) {
     if (errno != EINPROGRESS) return failed(errno);
-    HAULWAY_TRY(Await(fd.get(), POLLOUT, timeout, deadline, "connecting"));
+    net::StallClock clock(timeout);
+    clock.Begin(Clock::now());
+    HAULWAY_TRY(
+        AwaitSocket(fd.get(), POLLOUT, clock, 0, deadline, "connecting"));
     int error = 0;
     socklen_t size = sizeof(error);
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -475,8 +490,8 @@ Result<std::unique_ptr<Stream>> Stream::Open(const Target& target,
                                   ? ConnectTcp(target, deadline)
                                   : ConnectUnix(target, deadline));
   if (target.is_tls) return TlsSocket::Open(std::move(fd), target, deadline);
-  auto stream =
-      std::make_unique<Socket>(std::move(fd), target.options.stall_timeout);
+  auto stream = std::make_unique<Socket>(std::move(fd));
+  stream->SetStallTimeout(target.options.stall_timeout);
   stream->SetDeadline(deadline);
   return std::unique_ptr<Stream>(std::move(stream));
 }

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "haulway/source.h"
 #include "haulway/status.h"
+#include "net/stall_clock.h"
 #include "redis/deadline.h"
 #include "redis/redis_target.h"
 
@@ -29,10 +31,14 @@ class Stream {
   virtual ~Stream() = default;
 
   // Sets the deadline for reads, which then fail with kTimeout.
-  void SetDeadline(const Deadline& deadline) { deadline_ = deadline; }
+  void SetDeadline(const Deadline& deadline) {
+    deadline_ = deadline;
+    StartClock();
+  }
 
   // Reads at least one byte. Fails with kUnavailable if the server closed the
-  // connection, and with kTimeout if nothing arrives within the stall timeout.
+  // connection, and with kTimeout if less than 1 kB a second arrives for the
+  // stall timeout.
   virtual Result<size_t> Read(std::span<std::byte> out) = 0;
   // Writes both spans, one after the other.
   virtual Status Write(std::span<const std::byte> first,
@@ -41,7 +47,21 @@ class Stream {
   virtual Status WriteFile(const FileBytes& from, uint64_t length) = 0;
 
  protected:
+  // The time for which less than 1 kB a second may move.
+  void SetStallTimeout(std::chrono::milliseconds timeout) {
+    clock_ = net::StallClock(timeout);
+    StartClock();
+  }
+  // Begins that time anew.
+  void StartClock() { clock_.Begin(net::StallClock::Clock::now(), moved_); }
+  // Waits until the socket is readable or writable.
+  Status Await(int fd, short events, std::string_view doing);
+
   Deadline deadline_;
+  uint64_t moved_ = 0;  // Bytes in both directions.
+
+ private:
+  net::StallClock clock_{std::chrono::milliseconds(0)};
 };
 
 }  // namespace haulway::redis

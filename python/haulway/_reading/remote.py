@@ -145,8 +145,7 @@ def put(file, url, **options):
             "kInvalidArgument",
         )
     reading = Reading("put", writing.rest, _BRINGING)
-    existing = "replace" if writing.overwrite else (
-        "usual" if writing.clobber else "refuse")
+    existing = writing.existing if writing.clobber else "refuse"
     name = path_of(url, "url")
     with naming("file"):
         source = open_source(file, remote=reading.remote)

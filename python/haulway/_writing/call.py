@@ -86,6 +86,12 @@ class Writing:
                 if name in REMOTE}
         return Reading(self.call, told, REMOTE).remote
 
+    @property
+    def existing(self):
+        """Returns what happens to a target that is there, as
+        _haulway.Target takes it."""
+        return "replace" if self.overwrite else "usual"
+
     def of_format(self, format):
         """Returns the given options that not every format has, by name.
 

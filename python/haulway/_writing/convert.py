@@ -129,8 +129,8 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
         source = reading.open(src)
     done = _haulway.convert(
         source, path_of(dst, "dst"), to, dtype, select, renaming,
-        metadata, reading.remote, {**writing.engine(), "ties": writing.ties},
-        writing.progress,
+        metadata, reading.remote, writing.overwrite,
+        {**writing.engine(), "ties": writing.ties}, writing.progress,
     )
     writing.tell(done)
     for name in ("proof", "ties", "left_out"):
@@ -327,7 +327,8 @@ def writer(path, format=None, **options):
     path = path_to_write(path)
     return Writer(_haulway.open_tensor_writer(
         path, None if format is None else text("format", format),
-        writing.metadata, writing.remote, writing.engine(), writing.progress,
+        writing.metadata, writing.remote, writing.overwrite, writing.engine(),
+        writing.progress,
     ), path)
 
 

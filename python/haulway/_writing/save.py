@@ -98,7 +98,7 @@ def _prepare(obj, path, format, writing, *, copy):
 
     copy: copy the object now, so that it may change before the function runs.
     """
-    target = target_of(path, writing.remote)
+    target = target_of(path, writing.remote, existing=writing.existing)
     writing.of_format(format)
     if format == "torch":
         return _prepare_torch(obj, path, target, writing, copy)

@@ -461,9 +461,15 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                 self._source, target_of(url, existing=existing),
                 {"durability": "none"}, None,
             )
-        except InvalidArgumentError:
-            if force or not is_same(self._source, open_source(url)):
+        except InvalidArgumentError as error:
+            if force:
                 raise
+            if not is_same(self._source, open_source(url)):
+                raise InvalidArgumentError(
+                    f"another file has the prefix {key_prefix!r}: expected "
+                    "another prefix, or force=True to replace it",
+                    "kInvalidArgument",
+                ) from error
 
     # Figures
 

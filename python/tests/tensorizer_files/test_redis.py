@@ -130,6 +130,57 @@ def test_what_is_there_is_not_replaced(client, url):
     same_tensors(haulway.load(url + "m"), {"w": torch.zeros(3)})
 
 
+def write(prefix, tensors, **options):
+    with haulway.writer(prefix, "tensorizer", **options) as out:
+        for name, tensor in tensors.items():
+            out.add(name, tensor)
+        out.commit()
+
+
+WRITERS = {
+    "save": lambda to, path, tensors, **o: haulway.save(
+        tensors, to, "tensorizer", **o),
+    "save_async": lambda to, path, tensors, **o: haulway.save_async(
+        tensors, to, "tensorizer", **o).result(),
+    "writer": lambda to, path, tensors, **o: write(to, tensors, **o),
+    "convert": lambda to, path, tensors, **o: haulway.convert(
+        path, to, "tensorizer", **o),
+    "put": lambda to, path, tensors, **o: haulway.put(path, to, **o),
+}
+
+
+@pytest.mark.parametrize("call", WRITERS)
+def test_each_call_that_writes_can_replace_a_prefix(
+    client, url, tmp_path, call
+):
+    """R62: what the message says, the call takes."""
+    assert set(WRITERS) == set(haulway._options.WRITING["overwrite"].calls)
+    new = {"w": torch.ones(3)}
+    path = file_of(tmp_path / "t.tensors", new)
+    haulway.save({"w": torch.zeros(3), "x": torch.zeros(2)}, url + "m",
+                 format="tensorizer")
+    with pytest.raises(haulway.Error, match="or the option overwrite"):
+        WRITERS[call](url + "m", path, new)
+    WRITERS[call](url + "m", path, new, overwrite=True)
+    same_tensors(haulway.load(url + "m"), new)
+
+
+@pytest.mark.parametrize("line", [
+    "put t.tensors URL", "convert t.tensors URL --to tensorizer",
+    "encrypt t.tensors URL --keyfile key --no-authenticate"])
+def test_each_verb_that_writes_can_replace_a_prefix(
+    client, url, tmp_path, run, line
+):
+    file_of(tmp_path / "t.tensors", {"w": torch.ones(3)})
+    (tmp_path / "key").write_bytes(bytes(32))
+    haulway.save({"w": torch.zeros(3)}, url + "m", format="tensorizer")
+    words = line.replace("URL", url + "m").split()
+    assert "or the option overwrite" in run(*words, code=2).stderr
+    run(*words, "--overwrite")
+    key = {"key": bytes(32)} if words[0] == "encrypt" else {}
+    same_tensors(haulway.load(url + "m", **key), {"w": torch.ones(3)})
+
+
 def test_a_file_that_was_replaced_meanwhile_is_an_error(client, url):
     haulway.save({"w": torch.zeros(3)}, url + "m", format="tensorizer")
     with haulway.open(url + "m") as checkpoint:

@@ -1,0 +1,21 @@
+// Opens what verbs write.
+
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "haulway/sink.h"
+#include "haulway/status.h"
+
+namespace haulway::cli {
+
+// Adds --overwrite, for verbs that write checkpoints to URLs.
+CLI::Option* AddOverwrite(CLI::App& app);
+
+// Opens a file or URL to write, as the options for URLs say.
+Result<std::unique_ptr<ByteSink>> OpenOutput(const std::string& out,
+                                             FileSinkOptions file = {});
+
+}  // namespace haulway::cli
