@@ -75,14 +75,23 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         name = os.fspath(path).removeprefix(_PREFIX)
-        return _haulway.local_path(name) or name
+        local = _haulway.local_path(name)
+        return name if local is None else os.path.expanduser(local)
 
     def _name(self, path):
         """Returns the library's name for an fsspec path."""
         return self._strip_protocol(path) or self._chained
 
+    def _file(self, path):
+        """Returns the library's name for the path of a file."""
+        name = self._name(path)
+        if folder_of(name) is not None:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR),
+                                    path_text(name))
+        return name
+
     def _source(self, path):
-        return open_source(self._name(path), remote=self._remote)
+        return open_source(self._file(path), remote=self._remote)
 
     def info(self, path, **kwargs):
         path = self._name(path)
@@ -129,16 +138,20 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
                 "transactions: expected files that appear when they are closed",
                 "kUnsupported",
             )
-        if mode not in ("wb", "xb"):
-            raise ValueError(f"mode is {mode!r}: expected 'rb', 'wb' or 'xb'")
-        name = self._name(path)
-        target = target_of(name, self._remote)
+        if mode not in ("wb", "xb", "ab"):
+            raise ValueError(
+                f"mode is {mode!r}: expected 'rb', 'wb', 'xb' or 'ab'")
+        name = self._file(path)
+        target = target_of(name, self._remote, existing="replace")
         if mode == "xb":
             self._refuse_existing(path)
             # A file that others make meanwhile is not replaced either.
             target = _haulway.Target(name, self._remote, existing="refuse")
         self._make_parent(path)
-        return UploadStream(target)
+        before = None
+        if mode == "ab" and self.exists(path):
+            before = SourceStream(self._source(path))
+        return UploadStream(target, before=before)
 
     def _refuse_existing(self, path):
         if self.exists(path):
@@ -264,7 +277,8 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         self._make_parent(path2)
         _haulway.upload(
             self._source(path1),
-            _haulway.Target(self._name(path2), self._remote),
+            _haulway.Target(self._name(path2), self._remote,
+                            existing="replace"),
             {"durability": given("save", "durability", None)}, None,
         )
 

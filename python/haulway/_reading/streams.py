@@ -194,9 +194,13 @@ class SourceStream(io.BufferedIOBase):
 class UploadStream(io.BufferedRandom):
     """A temporary file that is written to `target` when it is closed, whole or
     not at all. If an exception leaves its `with` block, nothing is written. Only
-    the process that made it writes to the target."""
+    the process that made it writes to the target.
 
-    def __init__(self, target, buffer_size=None):
+    before: a stream of bytes that the file begins with.
+    """
+
+    def __init__(self, target, buffer_size=None, before=None):
+        import shutil
         import tempfile
 
         self._target = target
@@ -205,6 +209,12 @@ class UploadStream(io.BufferedRandom):
             tempfile.TemporaryFile(buffering=0),
             buffer_size or io.DEFAULT_BUFFER_SIZE,
         )
+        if before is not None:
+            try:
+                shutil.copyfileobj(before, self, _MOST_AHEAD)
+            except BaseException:
+                self._target = None
+                raise
 
     def close(self):
         if self.closed:

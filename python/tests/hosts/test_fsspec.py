@@ -112,8 +112,60 @@ def test_what_is_written_appears_whole(tmp_path):
             assert files.cat_file(name) == b"12345"
             files.pipe_file(name, b"6")
             assert files.cat_file(name) == b"6"
-    with pytest.raises(ValueError, match="expected 'rb', 'wb' or 'xb'"):
-        fsspec.filesystem("haulway").open(str(tmp_path / "new"), "ab")
+    with pytest.raises(ValueError, match="expected 'rb', 'wb', 'xb' or 'ab'"):
+        fsspec.filesystem("haulway").open(str(tmp_path / "new"), "r+b")
+
+
+def test_bytes_are_appended(tmp_path, bucket, endpoint, monkeypatch):
+    for name, value in (("ACCESS_KEY_ID", "AKID"), ("REGION", "us-east-1"),
+                        ("SECRET_ACCESS_KEY", "s3cret"),
+                        ("ENDPOINT_URL_S3", endpoint)):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    files = fsspec.filesystem("haulway")
+    for name in (str(tmp_path / "new"), "s3://bkt/new"):
+        for part in (b"1", b"23"):  # The first one makes the file.
+            with fsspec.open(f"haulway://{name}", "ab") as file:
+                file.write(part)
+        assert files.cat_file(name) == b"123"
+        with pytest.raises(KeyError):
+            with files.open(name, "ab") as file:
+                file.write(b"4")
+                raise KeyError
+        assert files.cat_file(name) == b"123"
+        with files.open(name, "at") as file:
+            file.write("4")
+        assert files.cat_file(name) == b"1234"
+
+
+def test_the_home_folder_has_its_short_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.txt").write_bytes(b"1")
+    files = fsspec.filesystem("haulway")
+    for name in ("haulway://~/d/a.txt", "~/d/a.txt", "haulway::file://~/d/a.txt"):
+        with fsspec.open(name if "::" in name or name.startswith("haulway")
+                         else f"haulway://{name}") as file:
+            assert file.read() == b"1"
+    assert files.ls("~/d", detail=False) == [str(tmp_path / "d" / "a.txt")]
+
+
+def test_a_folder_is_no_file(tmp_path, bucket, endpoint, monkeypatch):
+    for name, value in (("ACCESS_KEY_ID", "AKID"), ("REGION", "us-east-1"),
+                        ("SECRET_ACCESS_KEY", "s3cret"),
+                        ("ENDPOINT_URL_S3", endpoint)):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    bucket.put_object(Bucket="bkt", Key="d/x", Body=b"1")
+    files = fsspec.filesystem("haulway")
+    for name in (str(tmp_path), "s3://bkt/d/"):
+        for work in (
+            lambda: files.open(name), lambda: files.open(name, "wb"),  # noqa: B023
+            lambda: files.open(name, "ab"), lambda: files.cat_file(name),  # noqa: B023
+            lambda: files.pipe_file(name, b"1"),  # noqa: B023
+            lambda: files.head(name), lambda: files.read_bytes(name),  # noqa: B023
+            lambda: files.cat_ranges([name], [0], [1], on_error="raise"),  # noqa: B023
+        ):
+            with pytest.raises(IsADirectoryError):
+                work()
 
 
 def test_folders_are_listed(tmp_path):
