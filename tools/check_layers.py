@@ -16,6 +16,12 @@ INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 MODULE = re.compile(r"^haulway_module\((.*?)\)", re.MULTILINE | re.DOTALL)
 # Pattern, fault, and the files in which it is allowed.
 RULES = [
+    (
+        re.compile(r"hardware_concurrency|_SC_PHYS_PAGES|_SC_NPROC|meminfo|"
+                   r"sched_getaffinity|fs/cgroup"),
+        "a question about memory or processors: ask haulway/machine.h",
+        {"base/machine.cc", "base/machine_test.cc"},
+    ),
     (re.compile(r"::preadv?\("), "pread outside base/posix", {"base/posix.cc"}),
     (
         re.compile(r"reinterpret_cast<(const )?u?int(16|32|64)_t\s*\*>"),

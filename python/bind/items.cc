@@ -39,6 +39,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/format.h"
 #include "haulway/layout.h"
+#include "haulway/machine.h"
 #include "haulway/source.h"
 
 namespace nb = nanobind;
@@ -266,8 +267,8 @@ class ItemsOpener {
 
   // Returns the items, or the error of the first item that failed.
   Result<std::vector<std::shared_ptr<const Checkpoint>>> Run(size_t* failed) {
-    const size_t count = std::clamp<size_t>(std::thread::hardware_concurrency(),
-                                            1, items_.size() / kLeast + 1);
+    const size_t count =
+        std::clamp<size_t>(UsableCpus(), 1, items_.size() / kLeast + 1);
     {
       std::vector<std::jthread> others;
       for (size_t i = 1; i < count; ++i) {

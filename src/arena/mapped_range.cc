@@ -7,20 +7,13 @@
 #include <cerrno>
 
 #include "base/checked.h"
+#include "base/memory_file.h"
 
 #ifndef MADV_POPULATE_WRITE  // Linux 5.14
 #define MADV_POPULATE_WRITE 23
 #endif
 
 namespace haulway::arena {
-
-Status NoSharedMemory(int os_error, const char* what, uint64_t bytes) {
-  if (os_error == ENOMEM || os_error == ENOSPC || os_error == EFBIG) {
-    return Status(Code::kLimit,
-                  fmt::format("no memory to share: {} bytes wanted", bytes));
-  }
-  return Status::FromErrno(os_error, what);
-}
 
 Status TakePages(int fd, uint64_t offset, std::byte* data, uint64_t bytes) {
   if (::fallocate(fd, 0, static_cast<off_t>(offset),

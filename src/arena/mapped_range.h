@@ -19,7 +19,6 @@ void* ReserveAddresses(uint64_t bytes, uint64_t phase);
 // Allocates pages of a file. Fails if the system has too little memory, which
 // would raise SIGBUS later. `offset`: the file offset of `data`.
 Status TakePages(int fd, uint64_t offset, std::byte* data, uint64_t bytes);
-Status NoSharedMemory(int os_error, const char* what, uint64_t bytes);
 
 class MappedRange {
  public:

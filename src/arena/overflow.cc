@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/memory_file.h"
 #include "base/page_bytes.h"
 
 namespace haulway::arena {

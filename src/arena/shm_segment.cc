@@ -10,6 +10,7 @@
 
 #include "arena/mapped_range.h"
 #include "base/checked.h"
+#include "base/memory_file.h"
 
 #ifndef MADV_COLLAPSE  // Linux 6.1
 #define MADV_COLLAPSE 25

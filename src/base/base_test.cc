@@ -5,10 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <span>
 #include <string>
@@ -240,36 +237,6 @@ TEST(Posix, WriteFullyWritesEveryPartAtItsPlace) {
       EXPECT_EQ(read, bytes) << at_once << " from " << offset;
       ASSERT_EQ(::ftruncate(file->get(), 0), 0);
     }
-  }
-}
-
-TEST(Posix, TheSmallestQuotaOfAllGroupsCounts) {
-  std::string name = testing::TempDir() + "haulway-groups-XXXXXX";
-  ASSERT_NE(::mkdtemp(name.data()), nullptr);
-  const auto group = [&](const char* text) {
-    static int made = 0;
-    const std::string folder = name + "/" + std::to_string(++made);
-    std::filesystem::create_directory(folder);
-    if (text != nullptr) std::ofstream(folder + "/cpu.max") << text;
-    return folder;
-  };
-  const std::string two = group("150000 100000\n");
-  const std::string four = group("400000 100000\n");
-  const std::string none = group("max 100000\n");
-  const std::string absent = group(nullptr);
-  EXPECT_EQ(CgroupCpus(std::vector{four, two, none}), 2);
-  EXPECT_EQ(CgroupCpus(std::vector{two, four}), 2);
-  EXPECT_EQ(CgroupCpus(std::vector{absent, four}), 4);
-  EXPECT_EQ(CgroupCpus(std::vector{none, absent}),
-            std::numeric_limits<int>::max());
-  std::filesystem::remove_all(name);
-}
-
-TEST(Posix, GroupsEndAtTheTopmost) {
-  const std::vector<std::string> folders = CgroupFolders();
-  EXPECT_EQ(folders.back(), "/sys/fs/cgroup");
-  for (size_t i = 1; i < folders.size(); ++i) {
-    EXPECT_TRUE(folders[i - 1].starts_with(folders[i] + "/"));
   }
 }
 

@@ -11,8 +11,8 @@
 #include "base/checked.h"
 #include "base/fresh_memory.h"
 #include "base/page_bytes.h"
-#include "base/posix.h"
 #include "base/thread_pool.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
 
 namespace haulway {

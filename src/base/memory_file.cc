@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include <charconv>
 #include <memory>
 #include <system_error>
+
+#include "haulway/machine.h"
 
 namespace haulway {
 
@@ -124,6 +127,23 @@ Status VisitMemoryFiles(
     }
   }
   return Status();
+}
+
+Status NoSharedMemory(int os_error, const char* what, uint64_t bytes) {
+  if (os_error != ENOMEM && os_error != ENOSPC && os_error != EFBIG) {
+    return Status::FromErrno(os_error, what);
+  }
+  uint64_t available = LookAtMachine().available_memory;
+  std::string_view by;
+  rlimit files = {};
+  if (::getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur < available) {
+    available = files.rlim_cur;
+    by = " by RLIMIT_FSIZE";
+  }
+  return Status(
+      Code::kLimit,
+      fmt::format("no memory to share: {} bytes wanted, {} available{}", bytes,
+                  available, by));
 }
 
 Result<UniqueFd> FindMemoryFile(std::string_view label, uint64_t likely_pid) {

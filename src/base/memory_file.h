@@ -40,4 +40,8 @@ Status VisitMemoryFiles(
 // kPermissionDenied if only another user's file was found.
 Result<UniqueFd> FindMemoryFile(std::string_view label, uint64_t likely_pid);
 
+// Returns the failure of a call that reserves `bytes` of shared memory: kLimit,
+// with what is available, if there is not enough.
+Status NoSharedMemory(int os_error, const char* what, uint64_t bytes);
+
 }  // namespace haulway

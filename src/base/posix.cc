@@ -1,17 +1,13 @@
-// Wrappers for system calls, and the limits of this process's groups.
+// Wrappers for system calls.
 //
 // Design: calls that a signal interrupts are repeated, and long transfers are
 // split, because Linux moves at most 2 GiB at once. errno becomes a Status
-// where it arises, with the path or the byte. The quotas of processors are read
-// from the files of cgroups (version 2) at each use: they may change while a
-// process runs, and reading them takes some ten microseconds. The groups of
-// version 1 are left out.
+// where it arises, with the path or the byte.
 
 #include "base/posix.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -19,8 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
-#include <fstream>
 
 #include "base/text.h"
 
@@ -229,44 +223,6 @@ AllSignalsBlocked::AllSignalsBlocked() {
 
 AllSignalsBlocked::~AllSignalsBlocked() {
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-}
-
-std::vector<std::string> CgroupFolders() {
-  std::string group = "/";
-  std::ifstream in("/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    // The line of version 2 has no controllers (cgroups(7)).
-    if (line.starts_with("0::/")) group = line.substr(3);
-  }
-  std::vector<std::string> folders;
-  while (group.size() > 1) {
-    folders.push_back("/sys/fs/cgroup" + group);
-    group.resize(group.rfind('/'));
-  }
-  folders.emplace_back("/sys/fs/cgroup");
-  return folders;
-}
-
-int CgroupCpus(std::span<const std::string> folders) {
-  int cpus = INT_MAX;
-  for (const std::string& folder : folders) {
-    std::ifstream in(folder + "/cpu.max");
-    int64_t quota = 0;
-    int64_t period = 0;
-    // "max" in place of a number means that there is no quota.
-    if (!(in >> quota >> period) || quota <= 0 || period <= 0) continue;
-    const int64_t rounded_up = quota / period + (quota % period != 0 ? 1 : 0);
-    cpus = static_cast<int>(std::min<int64_t>(cpus, rounded_up));
-  }
-  return cpus;
-}
-
-int UsableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cpus = 1;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) cpus = CPU_COUNT(&set);
-  return std::max(1, std::min(cpus, CgroupCpus(CgroupFolders())));
 }
 
 }  // namespace haulway

@@ -105,16 +105,4 @@ class AllSignalsBlocked {
   sigset_t before_;
 };
 
-// Returns the folders of this process's cgroup (version 2) and of the groups
-// above it, innermost first. A limit of any of them applies.
-std::vector<std::string> CgroupFolders();
-
-// Returns how many CPUs the smallest quota of these groups allows, rounded up;
-// INT_MAX if none has a quota.
-int CgroupCpus(std::span<const std::string> folders);
-
-// Returns the number of CPUs this process may use, by affinity and cgroup
-// quotas; at least 1.
-int UsableCpus();
-
 }  // namespace haulway

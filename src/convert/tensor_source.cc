@@ -28,10 +28,10 @@
 
 #include "base/checked.h"
 #include "base/no_memory.h"
-#include "base/posix.h"
 #include "decode/encoding_traits.h"
 #include "decode/range_decoder.h"
 #include "haulway/load.h"
+#include "haulway/machine.h"
 #include "haulway/signs.h"
 #include "tensor/byte_swap.h"
 #include "tensor/cast.h"

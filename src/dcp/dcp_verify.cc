@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "base/is_of_source.h"
-#include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "dcp/dcp_directory.h"
 #include "dcp/dcp_reader.h"
+#include "haulway/machine.h"
 #include "torch/torch_reader.h"
 
 namespace haulway::dcp {

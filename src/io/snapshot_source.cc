@@ -46,6 +46,7 @@
 #include "base/thread_pool.h"
 #include "base/thread_stop.h"
 #include "base/write_hold.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
 #include "io/file_system.h"
 #include "io/lease_keeper.h"

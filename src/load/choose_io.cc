@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/posix.h"
+#include "haulway/machine.h"
 #include "io/join_ranges.h"
 
 namespace haulway {

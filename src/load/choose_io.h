@@ -11,19 +11,11 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/machine.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 
 namespace haulway {
-
-// The part of the machine that this process may use.
-struct Machine {
-  int cpus = 1;
-  // Bytes that can be allocated without swapping, within the cgroup limits. The
-  // page cache counts as free.
-  uint64_t available_memory = 0;
-};
-Machine LookAtMachine();
 
 struct IoChoice {
   IoMode mode = IoMode::kPread;  // Never kAuto.

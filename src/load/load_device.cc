@@ -5,9 +5,9 @@
 
 #include "base/checked.h"
 #include "base/no_memory.h"
-#include "base/posix.h"
 #include "haulway/buffer.h"
 #include "haulway/load.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
 
 namespace haulway {

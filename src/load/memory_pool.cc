@@ -27,6 +27,7 @@
 
 #include "base/host_memory.h"
 #include "base/posix.h"
+#include "haulway/machine.h"
 #include "load/choose_io.h"
 
 namespace haulway {

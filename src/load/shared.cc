@@ -29,6 +29,7 @@
 #include "base/thread_pool.h"
 #include "decode/encoding_traits.h"
 #include "haulway/load.h"
+#include "haulway/machine.h"
 #include "load/recorded_source.h"
 #include "load/shared_image.h"
 #include "load/shared_memory.h"

@@ -1,7 +1,6 @@
 #include "load/shared_memory.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,18 +26,6 @@ namespace {
 
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr uint64_t kTakenAtOnce = 32 * kMiB;
-
-Status NoMemory(uint64_t bytes) {
-  return Status(Code::kLimit,
-                fmt::format("no memory to share: {} bytes wanted", bytes));
-}
-
-Status Failed(int os_error, const char* what, uint64_t bytes) {
-  if (os_error == ENOMEM || os_error == ENOSPC || os_error == EFBIG) {
-    return NoMemory(bytes);
-  }
-  return Status::FromErrno(os_error, what);
-}
 
 // A SharedMapping is unmapped when it goes out of scope.
 class SharedMapping {
@@ -71,11 +58,14 @@ Status TakePages(int fd, uint64_t offset, std::span<std::byte> bytes,
       result = ::madvise(bytes.data() + begin, length, MADV_POPULATE_WRITE);
     } while (result != 0 && (errno == EINTR || errno == EAGAIN));
     if (result == 0) return Status();
-    if (errno != EINVAL) return NoMemory(bytes.size());
+    if (errno != EINVAL) {
+      return NoSharedMemory(ENOMEM, "", bytes.size());
+    }
     // The kernel is older than 5.14.
     if (::fallocate(fd, 0, static_cast<off_t>(offset + begin),
                     static_cast<off_t>(length)) != 0) {
-      return Failed(errno, "cannot reserve shared memory", bytes.size());
+      return NoSharedMemory(errno, "cannot reserve shared memory",
+                            bytes.size());
     }
     return Status();
   });
@@ -98,7 +88,7 @@ Result<std::shared_ptr<const SealedMemory>> SealedMemory::Map(UniqueFd fd) {
   void* address =
       ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), /*offset=*/0);
   if (address == MAP_FAILED) {
-    return Failed(errno, "cannot map shared memory", size);
+    return NoSharedMemory(errno, "cannot map shared memory", size);
   }
   // Only a hint: without huge pages, small ones are used.
   (void)::madvise(address, size, MADV_HUGEPAGE);
@@ -112,7 +102,7 @@ Result<std::shared_ptr<MemoryFileFiller>> MemoryFileFiller::Create(
     const std::string& label, uint64_t header_bytes) {
   HAULWAY_ASSIGN(UniqueFd fd, CreateMemoryFile(label));
   if (::ftruncate(fd.get(), static_cast<off_t>(header_bytes)) != 0) {
-    return Failed(errno, "cannot size shared memory", header_bytes);
+    return NoSharedMemory(errno, "cannot size shared memory", header_bytes);
   }
   return std::shared_ptr<MemoryFileFiller>(
       new MemoryFileFiller(std::move(fd), header_bytes));
@@ -125,10 +115,10 @@ Result<uint64_t> MemoryFileFiller::Grow(uint64_t bytes, uint64_t alignment) {
       !CheckedAdd(offset, bytes, &end) ||
       !CheckedRoundUp(end, PageBytes(), &end) ||
       end > static_cast<uint64_t>(INT64_MAX)) {
-    return NoMemory(bytes);
+    return NoSharedMemory(ENOMEM, "", bytes);
   }
   if (::ftruncate(fd_.get(), static_cast<off_t>(end)) != 0) {
-    return Failed(errno, "cannot size shared memory", bytes);
+    return NoSharedMemory(errno, "cannot size shared memory", bytes);
   }
   size_ = end;
   return offset;
@@ -149,7 +139,7 @@ Result<Buffer> MemoryFileFiller::Allocate(uint64_t bytes, int threads,
     void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED,
                            fd_.get(), static_cast<off_t>(offset));
     if (address == MAP_FAILED) {
-      return Failed(errno, "cannot map shared memory", bytes);
+      return NoSharedMemory(errno, "cannot map shared memory", bytes);
     }
     owner = std::make_shared<const SharedMapping>(address, length);
     mapped = {static_cast<std::byte*>(address), length};

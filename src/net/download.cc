@@ -18,6 +18,7 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "haulway/machine.h"
 #include "haulway/open.h"
 #include "haulway/options.h"
 #include "io/file_system.h"

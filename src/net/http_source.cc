@@ -1,7 +1,6 @@
 #include "net/http_source.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,8 +12,8 @@
 #include "base/ascii.h"
 #include "base/checked.h"
 #include "base/no_memory.h"
-#include "base/page_bytes.h"
 #include "base/text.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
 #include "io/join_ranges.h"
 #include "io/web_page.h"
@@ -55,13 +54,9 @@ constexpr uint64_t kLargestJoined = 4 * kMiB;
 // Size of one request; several run at once.
 constexpr uint64_t kLargestRequest = 8 * kMiB;
 
-// Returns half of the machine's memory: a larger object that is sent whole
+// Returns half of the available memory: a larger object that is sent whole
 // would not fit while its buffer grows.
-uint64_t MostWholeBytes() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  if (pages <= 0) return 8 * kGiB;
-  return static_cast<uint64_t>(pages) / 2 * PageBytes();
-}
+uint64_t MostWholeBytes() { return LookAtMachine().available_memory / 2; }
 
 struct Block {
   uint64_t offset;

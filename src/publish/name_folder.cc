@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <fstream>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -70,7 +71,38 @@ Status Lock(int fd, int how, const std::string& path) {
   return Status();
 }
 
+// Returns the process id in a file of a folder, if it is a file of that user.
+std::optional<uint32_t> ReadPid(int folder, const std::string& name,
+                                uint32_t user) {
+  const UniqueFd file(::openat(folder, name.c_str(),
+                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat facts;
+  if (file.get() < 0 || ::fstat(file.get(), &facts) != 0 ||
+      !S_ISREG(facts.st_mode) || facts.st_uid != user) {
+    return std::nullopt;
+  }
+  std::array<char, 16> text;
+  const ssize_t length = ::read(file.get(), text.data(), text.size());
+  uint32_t pid = 0;
+  if (length <= 0 ||
+      std::from_chars(text.data(), text.data() + length, pid).ec !=
+          std::errc()) {
+    return std::nullopt;
+  }
+  return pid;
+}
+
 }  // namespace
+
+std::optional<uint32_t> UserOf(uint32_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/status", pid));
+  for (std::string name; in >> name;) {
+    uint32_t real = 0;
+    uint32_t effective = 0;
+    if (name == "Uid:" && in >> real >> effective) return effective;
+  }
+  return std::nullopt;
+}
 
 Status CheckName(std::string_view name) {
   if (name.empty() || name.size() > kLongestName || name == "." ||
@@ -113,22 +145,30 @@ NameFolder::~NameFolder() {
 }
 
 std::optional<uint32_t> NameFolder::Read(const std::string& name) const {
-  const UniqueFd file(::openat(fd_.get(), name.c_str(),
-                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat facts;
-  if (file.get() < 0 || ::fstat(file.get(), &facts) != 0 ||
-      !S_ISREG(facts.st_mode) || facts.st_uid != ::geteuid()) {
-    return std::nullopt;
+  return ReadPid(fd_.get(), name, ::geteuid());
+}
+
+bool NameFolder::IsOfAnotherUser(const std::string& name) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> all(::opendir("/tmp"), &::closedir);
+  while (const dirent* entry =
+             all == nullptr ? nullptr : ::readdir(all.get())) {
+    constexpr std::string_view kPrefix = "haulway-";
+    const std::string_view folder = entry->d_name;
+    uint32_t user = 0;
+    if (!folder.starts_with(kPrefix) ||
+        std::from_chars(folder.data() + kPrefix.size(),
+                        folder.data() + folder.size(), user)
+                .ptr != folder.data() + folder.size() ||
+        user == ::geteuid()) {
+      continue;
+    }
+    const UniqueFd fd(::open(("/tmp/" + std::string(folder)).c_str(),
+                             O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (fd.get() < 0) continue;
+    const auto pid = ReadPid(fd.get(), name, user);
+    if (pid.has_value() && UserOf(*pid) == user) return true;
   }
-  std::array<char, 16> text;
-  const ssize_t length = ::read(file.get(), text.data(), text.size());
-  uint32_t pid = 0;
-  if (length <= 0 ||
-      std::from_chars(text.data(), text.data() + length, pid).ec !=
-          std::errc()) {
-    return std::nullopt;
-  }
-  return pid;
+  return false;
 }
 
 Status NameFolder::Write(const std::string& name, uint32_t pid) const {

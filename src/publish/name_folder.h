@@ -18,6 +18,9 @@ namespace haulway::publish {
 // a-z, 0-9, ".", "_" and "-", and neither "." nor "..".
 Status CheckName(std::string_view name);
 
+// Returns the effective user of a process, or nullopt if it is gone or hidden.
+std::optional<uint32_t> UserOf(uint32_t pid);
+
 // A NameFolder is the folder /tmp/haulway-UID, locked.
 //
 // Publishing and sweeping take the exclusive lock, attaching takes a shared
@@ -47,6 +50,9 @@ class NameFolder {
   Status Write(const std::string& name, uint32_t pid) const;
   void Remove(const std::string& name) const;
   std::vector<std::string> names() const;
+  // Returns whether a process of another user publishes under the name. Only
+  // root may know.
+  static bool IsOfAnotherUser(const std::string& name);
 
  private:
   explicit NameFolder(UniqueFd fd, std::string path)

@@ -94,8 +94,7 @@ Result<std::shared_ptr<PublicationFile>> PublicationFile::Map(UniqueFd fd,
   const int access = writable ? PROT_READ | PROT_WRITE : PROT_READ;
   void* header = ::mmap(nullptr, kHeaderBytes, access, MAP_SHARED, fd.get(), 0);
   if (header == MAP_FAILED) {
-    return arena::NoSharedMemory(errno, "cannot map shared memory",
-                                 kHeaderBytes);
+    return NoSharedMemory(errno, "cannot map shared memory", kHeaderBytes);
   }
   return std::shared_ptr<PublicationFile>(
       new PublicationFile(std::move(fd), header));
@@ -109,8 +108,7 @@ Result<std::shared_ptr<PublicationFile>> PublicationFile::Create(
       ::ftruncate(fd.get(), kRegionAlignment) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0 ||
       ::fallocate(fd.get(), 0, 0, kHeaderBytes) != 0) {
-    return arena::NoSharedMemory(errno, "cannot make shared memory",
-                                 kHeaderBytes);
+    return NoSharedMemory(errno, "cannot make shared memory", kHeaderBytes);
   }
   HAULWAY_ASSIGN(auto file, Map(std::move(fd), /*writable=*/true));
   Header& header = file->header();

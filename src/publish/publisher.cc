@@ -24,6 +24,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "haulway/items.h"
+#include "haulway/machine.h"
 #include "haulway/publish.h"
 #include "haulway/worker.h"
 #include "publish/name_folder.h"

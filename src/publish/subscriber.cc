@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "arena/mapped_range.h"
+#include "base/memory_file.h"
 #include "base/page_bytes.h"
 #include "base/text.h"
 #include "haulway/publish.h"
@@ -47,7 +49,7 @@ class Holding {
                          MAP_PRIVATE | MAP_NORESERVE, fd.get(),
                          static_cast<off_t>(message->offset - lead));
     if (start == MAP_FAILED) {
-      return arena::NoSharedMemory(errno, "cannot map shared memory", bytes);
+      return NoSharedMemory(errno, "cannot map shared memory", bytes);
     }
     auto holding = std::make_shared<Holding>(std::move(fd), start, bytes);
     const std::span<std::byte> all(static_cast<std::byte*>(start), bytes);
@@ -73,6 +75,27 @@ class Holding {
   const uint64_t bytes_;
 };
 
+// `publisher`: the process in the name's file, or 0.
+Status WhyNotFound(const std::string& name, uint32_t publisher) {
+  const std::string files = fmt::format("/proc/{}/fd", publisher);
+  if (publisher != 0 && publish::UserOf(publisher) == ::geteuid() &&
+      ::access(files.c_str(), R_OK) != 0 && errno == EACCES) {
+    return Status(
+        Code::kPermissionDenied,
+        fmt::format("process {}, which publishes {}, has changed its "
+                    "user or its rights, so no other process may look "
+                    "into it: it must call prctl(PR_SET_DUMPABLE, 1)",
+                    publisher, Quote(name)));
+  }
+  if (NameFolder::IsOfAnotherUser(name)) {
+    return Status(Code::kPermissionDenied,
+                  "the shared memory belongs to another user")
+        .Of(Quote(name));
+  }
+  return Status(Code::kNotFound,
+                fmt::format("nothing is published as {}", Quote(name)));
+}
+
 }  // namespace
 
 Subscriber::Subscriber(std::shared_ptr<PublicationFile> file)
@@ -83,12 +106,11 @@ Result<std::unique_ptr<Subscriber>> Subscriber::Open(std::string_view name) {
   HAULWAY_TRY(publish::CheckName(name));
   HAULWAY_ASSIGN(const NameFolder folder,
                  NameFolder::Open(NameFolder::Access::kShared));
-  auto file = PublicationFile::Find(
-      name, folder.Read(std::string(name)).value_or(0), /*writable=*/false);
+  const uint32_t publisher = folder.Read(std::string(name)).value_or(0);
+  auto file = PublicationFile::Find(name, publisher, /*writable=*/false);
   if (!file.ok()) {
     if (file.status().code() == Code::kNotFound) {
-      return Status(Code::kNotFound,
-                    fmt::format("nothing is published as {}", Quote(name)));
+      return WhyNotFound(std::string(name), publisher);
     }
     return std::move(file).status().Of(Quote(name));
   }

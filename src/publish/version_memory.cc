@@ -9,10 +9,11 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/memory_file.h"
 #include "base/page_bytes.h"
 #include "base/thread_pool.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
-#include "load/choose_io.h"
 
 namespace haulway::publish {
 
@@ -21,12 +22,6 @@ namespace {
 // Memory is reused if it is at most twice as large as needed, plus twice this.
 constexpr uint64_t kWorstFit = 4 * kMiB;
 constexpr uint64_t kTakenAtOnce = 32 * kMiB;
-
-Status NoMemory(uint64_t wanted, uint64_t available) {
-  return Status(Code::kLimit,
-                fmt::format("no memory to share: {} bytes wanted, {} available",
-                            wanted, available));
-}
 
 // A Loan holds a lock on a slot and keeps its memory mapped.
 struct Loan {
@@ -106,15 +101,15 @@ Result<uint32_t> VersionMemory::Take(uint64_t envelope_bytes,
 
 Status VersionMemory::Allocate(uint32_t slot, uint64_t envelope_bytes,
                                uint64_t part_bytes) {
-  const uint64_t available = LookAtMachine().available_memory;
   uint64_t wanted = 0;
   uint64_t front = 0;
   uint64_t parts = 0;
   uint64_t total = 0;
   uint64_t offset = 0;
   uint64_t end = 0;
-  if (!CheckedAdd(envelope_bytes, part_bytes, &wanted) || wanted > available) {
-    return NoMemory(wanted, available);
+  if (!CheckedAdd(envelope_bytes, part_bytes, &wanted) ||
+      wanted > LookAtMachine().available_memory) {
+    return NoSharedMemory(ENOMEM, "", wanted);
   }
   if (!CheckedRoundUp(std::max(envelope_bytes, kFrontBytes), kRegionAlignment,
                       &front) ||
@@ -123,10 +118,10 @@ Status VersionMemory::Allocate(uint32_t slot, uint64_t envelope_bytes,
       !CheckedRoundUp(file_->size(), kRegionAlignment, &offset) ||
       !CheckedAdd(offset, total, &end) ||
       end > static_cast<uint64_t>(INT64_MAX)) {
-    return NoMemory(wanted, available);
+    return NoSharedMemory(ENOMEM, "", wanted);
   }
   if (::ftruncate(file_->fd(), static_cast<off_t>(end)) != 0) {
-    return arena::NoSharedMemory(errno, "cannot size shared memory", wanted);
+    return NoSharedMemory(errno, "cannot size shared memory", wanted);
   }
   Slot& words = file_->slot(slot);
   words.region_offset.store(offset);

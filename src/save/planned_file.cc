@@ -9,9 +9,9 @@
 
 #include "base/checked.h"
 #include "base/digest.h"
-#include "base/posix.h"
 #include "base/thread_pool.h"
 #include "haulway/layout.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
 #include "haulway/source.h"
 #include "save/write_measure.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/posix.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
 
 namespace haulway {

@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
-#include "base/posix.h"
 #include "base/thread_pool.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
 #include "tensorizer/segment_place.h"
 #include "tensorizer/tensorizer_layout.h"

@@ -7,10 +7,10 @@
 #include <utility>
 #include <variant>
 
-#include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "decode/sequence_decoder.h"
+#include "haulway/machine.h"
 #include "tensorizer/segment_notes.h"
 #include "tensorizer/tensorizer_name.h"
 #include "tensorizer/tensorizer_tree.h"

@@ -24,10 +24,10 @@
 #include <vector>
 
 #include "base/is_of_source.h"
-#include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "decode/sequence_decoder.h"
+#include "haulway/machine.h"
 #include "haulway/options.h"
 #include "io/join_ranges.h"
 #include "tensor/payload_digest.h"

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "base/is_of_source.h"
-#include "base/posix.h"
 #include "base/text.h"
+#include "haulway/machine.h"
 #include "pickle/pickle_vm.h"
 #include "torch/composed_tensors.h"
 #include "torch/torch_storages.h"

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -356,13 +357,28 @@ def test_a_limit_of_the_system_is_an_error(name, fork):
         try:
             haulway.publish(name, np.zeros(1 << 30, np.int8))
         except haulway.LimitError as error:
-            assert "no memory to share: 1073" in str(error), error
+            assert re.search(r"no memory to share: 1073\d* bytes wanted, "
+                             r"314572800 available by RLIMIT_FSIZE", str(error))
         else:
             raise AssertionError("it was published")
         held = haulway.subscribe(name, timeout=60)
         assert held.version == 1 and check_whole(held.state) == 1
         haulway.publish(name, state_of(2))
         assert publication.version == 2
+
+    assert fork.end(fork(publish_too_much)) == 0
+
+
+def test_what_a_limit_of_addresses_leaves_is_said(name, fork):
+    def publish_too_much():
+        with open("/proc/self/statm") as file:
+            taken = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        limit = taken + (256 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        with pytest.raises(haulway.LimitError) as caught:
+            haulway.publish_buffer(name, 1 << 33)
+        available = re.search(r"wanted, (\d+) available", str(caught.value))
+        assert 0 < int(available[1]) <= 256 << 20
 
     assert fork.end(fork(publish_too_much)) == 0
 
@@ -406,13 +422,41 @@ def test_files_are_their_users_alone(name):
     assert found and all(os.stat(fd).st_mode & 0o7777 == 0o600 for fd in found)
 
 
-def become(user):
+def become(user, dumpable=True):
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
-    # Otherwise no other process of that user could open its files.
-    set_dumpable = 4
-    ctypes.CDLL(None).prctl(set_dumpable, 1, 0, 0, 0)
+    if dumpable:
+        # Otherwise no other process of that user could open its files.
+        set_dumpable = 4
+        ctypes.CDLL(None).prctl(set_dumpable, 1, 0, 0, 0)
+
+
+def test_a_publisher_that_nobody_may_look_into_is_named(name, fork):
+    if os.geteuid() != 0:
+        return  # Only root can change the user.
+    ready, tell = os.pipe()
+
+    def publish_without_rights():
+        become(65533, dumpable=False)
+        haulway.publish(name, 1)
+        os.write(tell, b"x")
+        signal.pause()
+
+    publisher = fork(publish_without_rights)
+
+    def subscribe():
+        assert os.read(ready, 1) == b"x"
+        become(65533)
+        with pytest.raises(haulway.PermissionDeniedError, match=(
+            rf"process {publisher}, which publishes .*, has changed its user"
+        )):
+            haulway.subscribe(name, timeout=60)
+
+    assert fork.end(fork(subscribe)) == 0
+    fork.kill(publisher)
+    os.close(ready)
+    os.close(tell)
 
 
 def test_other_users_cannot_attach(name, fork):
