@@ -1,11 +1,14 @@
-// Reads this process's environment for the options of haulway._config.
+// This process: its environment, for the options of haulway._config, its part
+// of the machine, and its exit code.
 
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "bind/bindings.h"
+#include "haulway/machine.h"
 
 namespace nb = nanobind;
 
@@ -48,6 +51,23 @@ void BindEnvironment(nb::module_& module) {
       if (is_among == 1) found.append(name);
     });
     return found;
+  });
+
+  module.def("usable_cpus", [] { return UsableCpus(); });
+  module.def("available_memory",
+             [] { return LookAtMachine().available_memory; });
+
+  // Makes the exit code 1 if it would be 0. Python has no way to do so once its
+  // main thread has ended. A C library without on_exit() keeps the 0.
+  module.def("fail_at_exit", [] {
+#ifdef __GLIBC__
+    // glibc lets a function that exit() runs call it again.
+    on_exit(
+        [](int code, void*) {
+          if (code == 0) exit(1);
+        },
+        nullptr);
+#endif
   });
 }
 

@@ -18,7 +18,7 @@ docstring says otherwise. The module works in the main interpreter of a process
 only: in a subinterpreter its names cannot be imported.
 """
 
-import importlib
+from ._importing import imported
 
 # Maps each module to its public names. A module is imported when one of its
 # names is first used: importing all of them takes ten times as long as
@@ -134,10 +134,10 @@ __all__ = [
 
 def __getattr__(name):
     if name in _HOMES:
-        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        home = imported(f"{__name__}.{_HOMES[name]}")
         return globals().setdefault(name, getattr(home, name))
     if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return imported(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

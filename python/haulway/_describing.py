@@ -17,6 +17,8 @@ from __future__ import annotations
 import functools
 import itertools
 
+from ._importing import imported, importing
+
 _MOST = 199
 _LONGEST_TEXT = 48
 _ROWS = 200
@@ -24,8 +26,7 @@ _ROWS = 200
 
 @functools.cache
 def _limited():
-    import reprlib
-
+    reprlib = imported("reprlib")
     made = reprlib.Repr()
     made.maxlevel, made.maxother, made.maxlong = 2, _LONGEST_TEXT, 40
     made.maxstring = _LONGEST_TEXT
@@ -94,7 +95,8 @@ def table(title, head, rows, total):
 
     total: the number of all rows.
     """
-    from html import escape
+    with importing:
+        from html import escape
 
     def line(cells, tag):
         return "".join(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from ._importing import imported
 
 
 def import_host(module, caller, package, tried):
@@ -14,7 +14,7 @@ def import_host(module, caller, package, tried):
     Raises ModuleNotFoundError that names the package if it is not installed.
     """
     try:
-        return importlib.import_module(module)
+        return imported(module)
     except ModuleNotFoundError as error:
         top = module.partition(".")[0]
         if (error.name or top).partition(".")[0] != top:

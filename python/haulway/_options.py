@@ -35,6 +35,7 @@ from collections.abc import Iterable, Mapping
 
 from . import _haulway, _secrets
 from ._errors import ArgumentTypeError, InvalidArgumentError
+from ._importing import imported, importing
 from ._secrets import takes as _takes
 
 
@@ -130,9 +131,10 @@ def similar(name, known, call=""):
     known: names of options.
     call: a function of the package, whose own parameters are looked at too.
     """
-    import difflib
-    import inspect
-    import sys
+    with importing:
+        import difflib
+        import inspect
+        import sys
 
     if not isinstance(name, str):
         return ""
@@ -601,8 +603,7 @@ def completed(docstring, mark, options):
 
 def described(options, margin="    "):
     """Formats the options as lines of a docstring."""
-    import textwrap
-
+    textwrap = imported("textwrap")
     return "\n".join(
         textwrap.fill(
             f"{name}: {option.meaning}.", 79, initial_indent=margin,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+from ._importing import importing
+
 
 class ThreadLock:
     """A lock for the threads of a process, for `with` statements.
@@ -26,6 +28,24 @@ class ThreadLock:
 
     def __exit__(self, *exception):
         self._lock.release()
+
+
+def in_background(work, name):
+    """Calls work() on a thread that nobody need wait for; returns a future of
+    what it returns."""
+    with importing:
+        from concurrent.futures import Future
+
+    future = Future()
+
+    def run():
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class once:

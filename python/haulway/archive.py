@@ -18,6 +18,7 @@ from . import _haulway
 from ._config import given
 from ._describing import counted, described, shown
 from ._errors import ArgumentTypeError, InvalidArgumentError, MismatchError
+from ._importing import imported, importing
 from ._making.bytes import flat_view
 from ._options import check_flag, text
 from ._options import size as size_of
@@ -76,10 +77,10 @@ class PyTorchFileReader:
 
         Raises MismatchError if the record has another size.
         """
-        import torch
+        with importing:
+            from ._torch.factory import storage_of
 
-        from ._torch.factory import storage_of
-
+        torch = imported("torch")
         expected = numel * torch.empty(0, dtype=dtype).element_size()
         found = self._reader.size(text("name", name))
         if found != expected:
@@ -321,7 +322,8 @@ def _lent(data, size):
         data, (torch.UntypedStorage, torch.TypedStorage)
     ):
         if isinstance(data, torch.TypedStorage):
-            from ._torch.private import untyped_storage
+            with importing:
+                from ._torch.private import untyped_storage
 
             data = untyped_storage(data)
         data = data.cpu()

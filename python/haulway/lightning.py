@@ -20,6 +20,7 @@ from . import _haulway
 from ._describing import described, shown
 from ._errors import ArgumentTypeError, UnsafeError
 from ._host import import_host
+from ._importing import imported, importing
 from ._options import REMOTE, WRITING
 from ._reading.remote import target_of
 from ._reading.source import are_files, open_source, path_of
@@ -68,8 +69,9 @@ class HaulwayCheckpointIO:
         program's own), torch.save writes the bytes, in memory first. Raises
         haulway.Error.
         """
-        from ._config import given
-        from ._writing import save as _save
+        with importing:
+            from ._config import given
+            from ._writing import save as _save
 
         if storage_options is not None and not isinstance(storage_options, dict):
             raise ArgumentTypeError(
@@ -110,9 +112,10 @@ class HaulwayCheckpointIO:
 
         Raises haulway.Error; NotFoundError is a FileNotFoundError.
         """
-        import torch
+        with importing:
+            import torch
 
-        from .torch import load
+            from .torch import load
 
         path = _place(path)
         remote = {name: self._options[name]
@@ -125,7 +128,8 @@ class HaulwayCheckpointIO:
             _log.debug("checkpoint %s: loaded by torch: %s", path, error)
         if are_files(path):
             return torch.load(path, map_location, weights_only=False)
-        from ._reading.streams import SourceStream
+        with importing:
+            from ._reading.streams import SourceStream
 
         source = open_source(path, remote=self._remote(self._options))
         with SourceStream(source) as file:
@@ -153,7 +157,8 @@ class HaulwayCheckpointIO:
 
     @staticmethod
     def _remote(options):
-        from ._reading.call import Reading
+        with importing:
+            from ._reading.call import Reading
 
         told = {name: options[name] for name in REMOTE if name in options}
         return Reading("HaulwayCheckpointIO", told, REMOTE).remote
@@ -197,8 +202,7 @@ def _place(path):
 
 
 def _bytes_of(checkpoint):
-    import torch
-
+    torch = imported("torch")
     buffer = io.BytesIO()
     torch.save(checkpoint, buffer)
     return buffer.getbuffer()

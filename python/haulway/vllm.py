@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from ._host import import_host
+from ._importing import importing
 
 __all__ = ["register"]
 
@@ -33,7 +34,8 @@ def register():
     register_loader = loaders.register_model_loader
     if register_loader in _registered:
         return
-    from ._vllm_loader import HaulwayModelLoader
+    with importing:
+        from ._vllm_loader import HaulwayModelLoader
 
     register_loader("haulway")(HaulwayModelLoader)
     if os.environ.get(_TAKE_OVER) == "1":

@@ -85,8 +85,9 @@ bool TorchNames::Load() {
   uint8_ = torch_.attr("uint8");
   location_tag_ = torch_.attr("serialization").attr("location_tag");
 
-  const nb::object names =
-      nb::module_::import_("haulway._torch.private").attr("for_pickling")();
+  const nb::object names = nb::module_::import_("haulway._importing")
+                               .attr("imported")("haulway._torch.private")
+                               .attr("for_pickling")();
   backward_hooks_ = names.attr("backward_hooks");
   identity_ = names.attr("identity");
   rebuild_v2_ = names.attr("rebuild_v2");

@@ -10,12 +10,13 @@ ended it; and close().
 
 from __future__ import annotations
 
-import os
 import queue
 from concurrent.futures import BrokenExecutor, Executor
 
+from .. import _haulway
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._host import import_host
+from .._importing import imported
 from .._options import number
 from .local import LocalEngine, WorkerKilled
 from .verbs import run_task
@@ -35,7 +36,7 @@ def engine_of(engine, jobs=None):
     if isinstance(engine, Executor):
         return FutureEngine(engine, jobs or _workers_of(engine))
     if engine == "local":
-        return LocalEngine(jobs or _processors())
+        return LocalEngine(jobs or _haulway.usable_cpus())
     if engine == "ray":
         return RayEngine(jobs)
     if engine == "dask":
@@ -51,13 +52,9 @@ def engine_of(engine, jobs=None):
     )
 
 
-def _processors():
-    return len(os.sched_getaffinity(0))
-
-
 def _workers_of(executor):
     found = getattr(executor, "_max_workers", None)
-    return found if isinstance(found, int) and found > 0 else _processors()
+    return found if isinstance(found, int) and found > 0 else _haulway.usable_cpus()
 
 
 class FutureEngine:
@@ -167,8 +164,7 @@ class DaskEngine(FutureEngine):
         try:
             client = distributed.get_client()
         except ValueError:
-            import dask
-
+            dask = imported("dask")
             if dask.config.get("scheduler-address", None):
                 client = distributed.Client(set_as_default=False)
             else:
@@ -176,7 +172,7 @@ class DaskEngine(FutureEngine):
                 once = {"distributed.scheduler.allowed-failures": 0}
                 with dask.config.set(once):
                     client = distributed.Client(
-                        n_workers=jobs or _processors(), threads_per_worker=1,
+                        n_workers=jobs or _haulway.usable_cpus(), threads_per_worker=1,
                         dashboard_address=None, set_as_default=False,
                     )
             self._ours = client

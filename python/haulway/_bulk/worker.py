@@ -12,6 +12,8 @@ import pickle
 import signal
 import socket
 
+from .._importing import importing
+
 _LENGTH_BYTES = 8
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -58,7 +60,8 @@ def serve(descriptor, parent):
     descriptor: this end of the channel.
     parent: the id of the engine's process.
     """
-    from .verbs import run_task
+    with importing:
+        from .verbs import run_task
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # The parent died before prctl().

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._importing import imported, importing
 from .host_stream import stream_from_host
 from .numpy_maker import NumpyMaker
 
@@ -12,12 +13,11 @@ from .numpy_maker import NumpyMaker
 @functools.cache
 def _torch_modules():
     """Imports torch and the modules that need torch."""
-    import torch
+    with importing:
+        from .._torch import factory, objects
+        from . import device
 
-    from .._torch import factory, objects
-    from . import device
-
-    return torch, factory, objects, device
+    return imported("torch"), factory, objects, device
 
 
 class TorchMaker:
@@ -93,7 +93,8 @@ def maker(framework, device="cpu"):
             )
         return TorchMaker(device)
     if framework == "jax":
-        from .jax import JaxMaker, check_device
+        with importing:
+            from .jax import JaxMaker, check_device
 
         check_device(device)
         return JaxMaker()

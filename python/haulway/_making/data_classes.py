@@ -29,6 +29,7 @@ import sys
 import types
 
 from .._errors import CorruptError, Error, UnsupportedError
+from .._importing import imported
 
 # The argument of numpy.dtype(): a kind and a size, no mini language.
 _DTYPE_CODE = re.compile(r"[?biufcmMOSUV][0-9]{0,9}")
@@ -192,7 +193,7 @@ def _deque(items=(), most=None):
 
 def _numpy():
     try:
-        import numpy
+        numpy = imported("numpy")
     except ImportError as error:
         raise UnsupportedError(
             "the checkpoint holds NumPy objects, for which NumPy is needed",

@@ -5,6 +5,7 @@ import functools
 
 from .. import _haulway
 from .._errors import InvalidArgumentError
+from .._importing import imported, importing
 from .dtype_table import TABLE
 
 
@@ -15,15 +16,13 @@ def numpy_dtype(name):
     A dtype that NumPy lacks is taken from ml_dtypes; without ml_dtypes it
     becomes an unsigned integer of the same bits.
     """
-    import numpy
-
+    numpy = imported("numpy")
     row = TABLE[name]
     if row.in_numpy == "itself":
         return numpy.dtype(row.torch_name)
     if row.in_numpy:
         with contextlib.suppress(ImportError, AttributeError):
-            import ml_dtypes
-
+            ml_dtypes = imported("ml_dtypes")
             return numpy.dtype(getattr(ml_dtypes, row.torch_name))
     return numpy.dtype("V3" if row.item_bytes == 3 else row.numpy_bits)
 
@@ -46,7 +45,8 @@ def name_of_numpy(dtype):
 @functools.cache
 def name_of_torch(dtype):
     """Returns Haulway's name for a torch dtype."""
-    from .._torch.factory import name_of_dtype
+    with importing:
+        from .._torch.factory import name_of_dtype
 
     return name_of_dtype(dtype)
 
@@ -68,7 +68,8 @@ def dtype_name(dtype):
         if found is not None:
             return found
     if type(dtype).__module__ == "torch":
-        from .._torch.factory import name_of_dtype
+        with importing:
+            from .._torch.factory import name_of_dtype
 
         return name_of_dtype(dtype)
     found = None
@@ -76,8 +77,7 @@ def dtype_name(dtype):
     if dtype is not None and not (
             isinstance(dtype, str) and not dtype.isprintable()):
         with contextlib.suppress(ImportError, TypeError):
-            import numpy
-
+            numpy = imported("numpy")
             found = name_of_numpy(numpy.dtype(dtype))
     if found is None:
         raise InvalidArgumentError(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from .._describing import bytes_text, described, public, shown
 from .._errors import Error, UnsupportedError
+from .._importing import imported, importing
 
 
 class TensorInfo(NamedTuple):
@@ -181,7 +182,7 @@ class DescribingFactory:
             if isinstance(data, TensorInfo):
                 return data._replace(requires_grad=bool(args[1]))
             return data
-        from . import data_classes
+        data_classes = imported("haulway._making.data_classes")
 
         if data_classes.is_known(f"{module}.{name}"):
             try:
@@ -199,7 +200,7 @@ class DescribingFactory:
         return OpaqueObject(module, name, byte, args, kwargs)
 
     def set_state(self, built, module, name, state):
-        from . import data_classes
+        data_classes = imported("haulway._making.data_classes")
 
         if isinstance(built, PickledObject):
             built.state = state
@@ -208,7 +209,7 @@ class DescribingFactory:
         return built
 
     def extend(self, built, appended, items):
-        from . import data_classes
+        data_classes = imported("haulway._making.data_classes")
 
         if isinstance(built, PickledObject):
             built.appended = appended
@@ -226,9 +227,10 @@ class NumpyFactory(DescribingFactory):
     keeps_opaque = False
 
     def __init__(self, checkpoint, memories):
-        import numpy
+        with importing:
+            import numpy
 
-        from .dtypes import numpy_dtype
+            from .dtypes import numpy_dtype
 
         super().__init__(checkpoint)
         self.memories = memories
@@ -242,7 +244,7 @@ class NumpyFactory(DescribingFactory):
         return make_array(info, self.memories[info.storage])
 
     def construct(self, module, name, args, kwargs, is_new):
-        from . import sparse
+        sparse = imported("haulway._making.sparse")
 
         if name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
             # A tensor subclass, or a tensor with attributes: only its elements
@@ -268,11 +270,9 @@ def _no_array(info, error):
 def make_array(info, memory):
     """Returns a NumPy array over memory that holds the tensor's whole
     storage."""
-    import numpy
-
-    from .dtypes import byte_strides, numpy_dtype
-
-    dtype = numpy_dtype(info.dtype)
+    numpy = imported("numpy")
+    dtypes = imported("haulway._making.dtypes")
+    dtype = dtypes.numpy_dtype(info.dtype)
     if info.nbytes == 0:
         try:
             return numpy.empty(info.shape, dtype)
@@ -284,7 +284,7 @@ def make_array(info, memory):
             dtype,
             buffer=memory,
             offset=info.offset * dtype.itemsize,
-            strides=byte_strides(info.strides, dtype),
+            strides=dtypes.byte_strides(info.strides, dtype),
         )
     except ValueError as error:
         raise _no_array(info, error) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import _haulway
 from .._errors import UnsupportedError
+from .._importing import imported, importing
 from .._making.assemble import maker, tensors_by_name
 from .._making.dtype_table import TABLE
 from .._making.dtypes import is_float
@@ -104,10 +105,11 @@ def _by_name(make, storages, casting, chosen):
 
 
 def _load_torch(core, casting, chosen, device, reading):
-    import torch
+    with importing:
+        from .._torch import factory as _torch_factory
+        from .._torch.objects import restore_location, restored
 
-    from .._torch import factory as _torch_factory
-    from .._torch.objects import restore_location, restored
+    torch = imported("torch")
 
     class CastFactory(_torch_factory.TorchFactory):
         def info(self, row):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .._errors import InvalidArgumentError
+from .._importing import importing
 from .._making.assemble import maker, tensors_by_name
 from .._options import READING
 from .call import Reading, check_framework, reads
@@ -48,7 +49,8 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
     dtype = None if dtype is None else float_name(dtype)
     reading = Reading("load", options)
     if destination is not None:
-        from .._sharing.shared import load_shared
+        with importing:
+            from .._sharing.shared import load_shared
 
         if destination != "shm":
             raise InvalidArgumentError(
@@ -70,7 +72,8 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
     if include is None and exclude is None:
         core.check_object()
     if dtype is not None:
-        from .casting import load_cast
+        with importing:
+            from .casting import load_cast
 
         return load_cast(
             core, framework, dtype, include, exclude, device, reading

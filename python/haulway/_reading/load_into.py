@@ -20,6 +20,7 @@ from typing import NamedTuple
 from .. import _haulway
 from .._describing import described, public, shown
 from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from .._importing import imported, importing
 from .._making.dtypes import name_of_numpy, name_of_torch, numpy_dtype
 from .._making.objects import TensorRequest, dense_strides, make_array
 from .._options import READING, check_flag, text
@@ -92,8 +93,7 @@ class _Place:
             self.direct = None
 
     def _look_at_tensor(self, name):
-        import torch
-
+        torch = imported("torch")
         tensor = self.value
         if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
             raise _refused(name, "is not initialised: its shape is unknown")
@@ -125,8 +125,7 @@ class _Place:
             self.direct = (tensor.data_ptr(), tensor.nbytes, dtype)
 
     def _look_at_array(self, name):
-        import numpy
-
+        numpy = imported("numpy")
         array = self.value
         if not isinstance(array, numpy.ndarray):
             raise _refused(
@@ -177,21 +176,18 @@ class _Place:
             if memory is not None:
                 self._copy_array(memory)
             return
-        import torch
-
+        torch = imported("torch")
         if memory is None:
             torch.autograd.graph.increment_version(self.value)
             return
-        from .._torch.factory import storage_of, tensor_over
-
+        made = imported("haulway._torch.factory")
         info = self._dense_info()
         with torch.no_grad():
-            loaded = tensor_over(storage_of(memory), info)
+            loaded = made.tensor_over(made.storage_of(memory), info)
             self.value.copy_(loaded.reshape(self.shape))
 
     def _copy_array(self, memory):
-        import numpy
-
+        numpy = imported("numpy")
         loaded = make_array(self._dense_info(), memory)
         numpy.copyto(
             self.value, loaded.reshape(self.shape), casting="same_kind"
@@ -338,9 +334,10 @@ def _without_gpus(core, unique, reading):
         else:
             others[key] = (row, place)
     for device, (rows, tensors) in by_device.items():
-        import torch
+        with importing:
+            import torch
 
-        from .._making.device import load_into as fill
+            from .._making.device import load_into as fill
 
         fill(core, rows, tensors, device, reading)
         for tensor in tensors:

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from .. import _haulway
 from .._describing import counted, described, public, shown, table
 from .._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
+from .._importing import imported
 from .._options import OPENING, READING, names
 from .call import Reading, reads
 from .source import folder_of, naming, open_source, path_of
@@ -165,8 +166,7 @@ def verify(path, lenient=None, *, manifest=None, **options):
 def _json_of(manifest):
     """Returns the result of haulway.manifest() as `haulway manifest` writes
     it."""
-    import json
-
+    json = imported("json")
     try:
         return json.dumps({"tensors": [
             {"name": name, "dtype": dtype, "shape": list(shape),

@@ -8,6 +8,7 @@ import os
 from .. import _haulway
 from .._describing import described, shown
 from .._errors import make_error
+from .._importing import imported
 
 # Sequential reads read ahead, twice as much each time.
 _FIRST_AHEAD = 128 << 10
@@ -200,9 +201,7 @@ class UploadStream(io.BufferedRandom):
     """
 
     def __init__(self, target, buffer_size=None, before=None):
-        import shutil
-        import tempfile
-
+        shutil, tempfile = imported("shutil"), imported("tempfile")
         self._target = target
         self._owner = os.getpid()
         super().__init__(

@@ -9,6 +9,7 @@ from multiprocessing.util import Finalize
 from .. import _haulway
 from .._describing import described, public
 from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._importing import imported
 from .._making.assemble import maker, tensors_by_name
 from .._options import READING, whole
 from .._reading.call import Reading, check_framework, reads
@@ -223,8 +224,7 @@ def _hook_for(cls):
 
 
 def _reduce_array(array, hook):
-    import numpy
-
+    numpy = imported("numpy")
     reduced = hook(array)
     if (
         reduced is NotImplemented and array.nbytes and not array.dtype.hasobject
@@ -235,8 +235,7 @@ def _reduce_array(array, hook):
 
 
 def _reduce_tensor(tensor, hook):
-    import torch
-
+    torch = imported("torch")
     if tensor.device.type not in ("cpu", "meta"):
         moved = tensor.detach().cpu()
         if isinstance(tensor, torch.nn.Parameter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import _haulway
 from .._describing import bytes_text, described, public, shown
+from .._importing import importing
 from .._making.assemble import maker, tensors_by_name
 from .._making.objects import NumpyFactory
 from .._options import INDEX
@@ -133,7 +134,8 @@ def _object_of(core, framework, reading):
     if framework == "numpy":
         factory = NumpyFactory(checkpoint, core.memories(writable=False))
         return build_over(checkpoint, factory)
-    from .._torch import factory as _torch_factory
+    with importing:
+        from .._torch import factory as _torch_factory
 
     return core.build(
         _torch_factory.TorchFactory(checkpoint, reading.classes),

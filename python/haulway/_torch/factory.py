@@ -25,6 +25,7 @@ from .._errors import (
     UnsafeError,
     UnsupportedError,
 )
+from .._importing import importing
 from .._making.dtype_table import BYTES, TABLE
 from .._making.nested import check_components
 from . import private as _torch_private
@@ -41,7 +42,8 @@ from_dlpack = _torch_private.from_dlpack()
 @functools.cache
 def _data_classes():
     """Imports the module, which few checkpoints need and which imports much."""
-    from .._making import data_classes as module
+    with importing:
+        from .._making import data_classes as module
 
     return module
 

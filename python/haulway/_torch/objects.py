@@ -59,13 +59,17 @@ def build_object(core, map_location, reading, *, classes=None,
         state.map_location = before
 
 
+class DeviceNameError(InvalidArgumentError, RuntimeError):
+    """A name that is no device of this machine; a RuntimeError, as in torch."""
+
+
 def check_device(device, called="map_location"):
-    """Raises InvalidArgumentError if the name is not a device."""
+    """Raises DeviceNameError if the name is not a device."""
     if isinstance(device, (str, int)):
         try:
             torch.device(device)
         except (RuntimeError, ValueError) as error:
-            raise InvalidArgumentError(
+            raise DeviceNameError(
                 f"{called} is {device!r}: {str(error).splitlines()[0]}",
                 "kInvalidArgument",
             ) from error

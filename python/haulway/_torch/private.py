@@ -17,7 +17,6 @@ files.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import types
 
@@ -25,6 +24,7 @@ import torch
 import torch._utils
 
 from .._errors import UnsupportedError
+from .._importing import imported, importing
 
 
 def from_dlpack():
@@ -52,6 +52,25 @@ def lend_storages(lend):
         return theirs(size, device=device) if storage is None else storage
 
     torch.UntypedStorage._new_shared = classmethod(new_shared)
+
+
+def watch_fetcher(begins_ended):
+    """Returns a function that returns whether the newest iterable dataset has
+    ended, of those that a loader reads in this process from now on.
+
+    begins_ended: whether the first of them is taken to have ended.
+    """
+    fetch = torch.utils.data._utils.fetch
+    seen = []
+
+    class Fetcher(fetch._IterableDatasetFetcher):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.ended = begins_ended and not seen
+            seen[:] = [self]
+
+    fetch._IterableDatasetFetcher = Fetcher
+    return lambda: bool(seen) and seen[0].ended
 
 
 def detect_fake_mode():
@@ -93,7 +112,7 @@ def allowed_globals():
     Requires: every name that is looked up is also in the table of src/pickle.
     """
     try:
-        unpickler = importlib.import_module("torch._weights_only_unpickler")
+        unpickler = imported("torch._weights_only_unpickler")
         allowed = unpickler._get_allowed_globals()
     except (AttributeError, ImportError):
         return _Vetted
@@ -295,7 +314,8 @@ def configured(section, name):
     """Returns a value of torch.utils.serialization.config, which torch 2.6
     lacks."""
     try:
-        from torch.utils.serialization import config
+        with importing:
+            from torch.utils.serialization import config
     except ImportError:
         if name == "mmap":
             return False

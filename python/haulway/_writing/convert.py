@@ -44,7 +44,7 @@ from .._reading.report import Report
 from .._reading.select import matcher
 from .._reading.source import naming, path_of, path_to_write
 from .call import Writing, writes
-from .dense import memory_of, row_major, row_major_array
+from .dense import check_tensor, memory_of, row_major, row_major_array
 from .flat import check_strings, check_unicode, noted
 
 
@@ -345,16 +345,7 @@ def _dense(name, value):
     """Returns (dtype, dense tensor or array) for a value that has data."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        if value.layout != torch.strided or value.is_quantized:
-            raise UnsupportedError(
-                f"{name!r} is no plain tensor: only dense ones can be added",
-                "kUnsupported",
-            )
-        if value.is_meta:
-            raise UnsupportedError(
-                f"{name!r} is a meta tensor, which has no data",
-                "kUnsupported",
-            )
+        check_tensor(repr(name), value, "a writer")
         return name_of_torch(value.dtype), row_major(value)
     if is_array(value):
         dense = row_major_array(value)

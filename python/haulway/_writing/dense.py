@@ -3,6 +3,32 @@
 from __future__ import annotations
 
 from .. import _haulway
+from .._errors import UnsupportedError
+from .._importing import imported
+
+
+def check_tensor(name, tensor, holder, takes_meta=False):
+    """Raises UnsupportedError unless the elements of a torch tensor are dense
+    and in memory of its own.
+
+    name: as messages show it. holder: what cannot hold it: "npz files".
+    """
+    cls = type(tensor)
+    found = None
+    if hasattr(cls, "full_tensor"):
+        found = (f"{cls.__name__}, of which each process has a part: save what "
+                 "its full_tensor() returns")
+    elif hasattr(cls, "__tensor_flatten__"):
+        found = (f"{cls.__name__}, whose elements are in other tensors, which "
+                 f"{holder} cannot hold: save a plain tensor")
+    elif str(tensor.layout) != "torch.strided":
+        found = f"sparse tensor, which {holder} cannot hold"
+    elif tensor.is_quantized:
+        found = f"quantized tensor, which {holder} cannot hold"
+    elif tensor.is_meta and not takes_meta:
+        found = "meta tensor, which has no data"
+    if found is not None:
+        raise UnsupportedError(f"{name} is a {found}", "kUnsupported")
 
 
 def row_major(tensor):
@@ -17,8 +43,7 @@ def row_major(tensor):
 def row_major_array(array):
     """Returns a NumPy array's values, dense, row-major and in native byte
     order: the array itself if it already is."""
-    import numpy
-
+    numpy = imported("numpy")
     array = numpy.asarray(array)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from .. import _haulway
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._making.dtypes import is_array, name_of_numpy, name_of_torch
-from .dense import memory_of, row_major, row_major_array, snapshot
+from .dense import check_tensor, memory_of, row_major, row_major_array, snapshot
 from .ties import settle
 
 
@@ -144,16 +144,7 @@ def _check(torch, format, name, value):
         )
     check_unicode(name)
     if torch is not None and isinstance(value, torch.Tensor):
-        if value.layout != torch.strided:
-            raise UnsupportedError(
-                f"{name!r} is a sparse tensor, which {format} cannot hold",
-                "kUnsupported",
-            )
-        if value.is_meta:
-            raise UnsupportedError(
-                f"{name!r} is a meta tensor, which has no data",
-                "kUnsupported",
-            )
+        check_tensor(repr(name), value, format)
         return
     if is_array(value):
         return

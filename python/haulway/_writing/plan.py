@@ -14,6 +14,7 @@ from .._errors import (
     InvalidArgumentError,
     UnknownNameError,
 )
+from .._importing import imported
 from .._making.bytes import flat_view
 from .._options import number
 from .._reading.source import path_of
@@ -219,8 +220,7 @@ class Plan:
 
 def _bytes_of(data):
     if hasattr(data, "untyped_storage"):
-        import torch
-
+        torch = imported("torch")
         data = data.detach().cpu().contiguous().reshape(-1)
         data = data.view(torch.uint8).numpy() if data.numel() else b""
     try:

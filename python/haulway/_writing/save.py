@@ -8,22 +8,19 @@
 # are written by the library's Save().
 #
 # A format is a row of the library's table, not a case here; only the special
-# features of torch's and Tensorizer's formats are handled in one place. A
-# thread pool would have to end before the interpreter does. Instead one thread
-# is started when there is work, and the interpreter waits for it.
+# features of torch's and Tensorizer's formats are handled in one place.
 
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
-import threading
 
 from .. import _haulway
 from .._describing import path_text
 from .._errors import InvalidArgumentError, UnsupportedError
+from .._importing import importing
 from .._log import debug_log
 from .._making.allowed import by_name
 from .._options import text
@@ -194,73 +191,6 @@ def write_legacy(pickled, path, protocol, engine, progress=None):
         target_of(path), pickled, protocol, engine, progress)
 
 
-class _Writer:
-    """Runs saves in the background, one at a time."""
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._last = None
-
-    def start(self, prepare, tell):
-        """Waits for the previous save, calls prepare(), and returns a future of
-        the function that it returned; its result goes through tell().
-
-        If the function fails, its locals are cleared: they hold the copy of the
-        object, which the traceback would keep as long as the future.
-        """
-        # It imports logging, which takes longer than all other imports of this
-        # module.
-        from concurrent.futures import Future, wait
-
-        with self._lock:
-            if self._last is not None:
-                wait([self._last])
-            work = prepare()
-            future = Future()
-            future.set_running_or_notify_cancel()
-
-            def run():
-                nonlocal work
-                try:
-                    result = tell(work())
-                except BaseException as error:
-                    work = None
-                    _clear_locals(error)
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-
-            # Not a daemon, even if this thread is one: the interpreter must
-            # wait until the file is complete.
-            threading.Thread(
-                target=run, name="haulway-save", daemon=False
-            ).start()
-            self._last = future
-            return future
-
-
-def _clear_locals(error):
-    """Clears the locals of the calls that an exception has ended."""
-    import traceback
-
-    for each in (error, error.__cause__, error.__context__):
-        if each is not None:
-            traceback.clear_frames(each.__traceback__)
-
-
-_writer = _Writer()
-
-
-def _begin_anew():
-    """Forgets the save of the process that forked: its thread is not in the
-    child, which would wait for it forever."""
-    global _writer
-    _writer = _Writer()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
-
-
 def save_async(obj, path, format=None, **options):
     """Like save(), but writes in the background.
 
@@ -276,6 +206,10 @@ def save_async(obj, path, format=None, **options):
     obj, path, format: as for save(); `path` cannot be a file object.
     options: the options of save().
 
+    If nobody asks the future, the next save_async() of the same path or thread
+    raises its error, and saves nothing. The process prints the errors that are
+    left when it ends, and then its exit code is 1.
+
     Raises at once if an argument is wrong. Any thread may call this.
     """
     writing = Writing("save_async", options)
@@ -288,4 +222,9 @@ def save_async(obj, path, format=None, **options):
     def prepare():
         return _prepare(obj, path, format, writing, copy=True)
 
-    return _writer.start(prepare, writing.tell)
+    # It imports logging, which takes longer than all other imports of this
+    # module.
+    with importing:
+        from . import background
+
+    return background.start(path_of(path), prepare, writing.tell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import _haulway
 from .._errors import ArgumentTypeError, UnsupportedError
+from .._importing import importing
 from .._secrets import only_one
 
 
@@ -31,7 +32,8 @@ def _path_of(new, old):
 
 def edit_segments(path, append, rename, set, unset, writing, reading):
     """Appends nested objects and renames to whole paths; see edit()."""
-    from .tensorizer import inputs_of
+    with importing:
+        from .tensorizer import inputs_of
 
     only_one(reading.key, reading.passphrase)
     added = inputs_of(append)[0] if append else []

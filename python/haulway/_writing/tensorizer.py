@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from .. import _haulway, _secrets
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._making.dtypes import is_array, name_of_numpy, name_of_torch
-from .dense import memory_of, row_major, row_major_array, snapshot
+from .dense import check_tensor, memory_of, row_major, row_major_array, snapshot
 from .flat import check_strings, check_unicode
 from .ties import settle
 
@@ -118,12 +118,7 @@ def _leaf(path, leaf):
     array."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(leaf, torch.Tensor):
-        if leaf.layout != torch.strided:
-            raise UnsupportedError(
-                f"{spelled(path)} is a sparse tensor, which tensorizer files "
-                "cannot hold",
-                "kUnsupported",
-            )
+        check_tensor(spelled(path), leaf, "tensorizer files", takes_meta=True)
         dense = None if leaf.is_meta else row_major(leaf)
         return name_of_torch(leaf.dtype), tuple(leaf.shape), dense
     if is_array(leaf):

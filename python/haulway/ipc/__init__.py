@@ -14,6 +14,7 @@ Any thread may call the functions of this module at any time, unless a
 docstring says otherwise.
 """
 
+from .._importing import importing
 from ._backends import (
     SharedMemoryArena,
     SharedMemoryRingBuffer,
@@ -73,7 +74,8 @@ _OF_LOADER = ("DataLoader", "StatefulDataLoader", "install", "uninstall")
 
 def __getattr__(name):
     if name in _OF_LOADER:
-        from . import _loader, _loader_position
+        with importing:
+            from . import _loader, _loader_position
 
         owner = _loader if hasattr(_loader, name) else _loader_position
         return globals().setdefault(name, getattr(owner, name))

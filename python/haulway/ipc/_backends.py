@@ -22,6 +22,7 @@ from multiprocessing import reduction
 from .. import _haulway
 from .._describing import bytes_text, counted, described, public
 from .._errors import Error, InvalidArgumentError
+from .._importing import imported
 from ._arguments import (
     MOST,
     flag,
@@ -298,8 +299,7 @@ class SharedMemoryArena(_Arena):
                 return torch.empty(shape, dtype=dtype)
             flat = torch.frombuffer(memory, dtype=torch.uint8)
             return flat.view(dtype).view(shape)
-        import numpy
-
+        numpy = imported("numpy")
         dtype = numpy.dtype(dtype)
         if dtype.hasobject:
             raise wrong_type("dtype", dtype, "one whose elements are bytes")

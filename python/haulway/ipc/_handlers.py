@@ -30,6 +30,7 @@ from pickle import PickleBuffer
 
 from .._describing import described, public
 from .._haulway import memory_at
+from .._importing import imported, importing
 from .._making.bytes import flat_view
 from ._arguments import wrong_type
 
@@ -157,8 +158,7 @@ class NumpyHandler(_Named):
         get_buffer() returned them; `zero_copy` lets the object be a view of
         `buf`.
         """
-        import numpy
-
+        numpy = imported("numpy")
         dtype, shape, order, writeable = meta
         flat = numpy.frombuffer(buf, dtype=numpy.uint8)
         restored = flat.view(dtype).reshape(shape, order=order)
@@ -210,8 +210,7 @@ class TorchHandler(_Named):
         get_buffer() returned them; `zero_copy` lets the object be a view of
         `buf`.
         """
-        import torch
-
+        torch = imported("torch")
         dtype, shape, stride, requires_grad = meta
         flat = torch.frombuffer(buf, dtype=torch.uint8)
         tensor = flat.view(getattr(torch, dtype)).as_strided(shape, stride)
@@ -355,8 +354,7 @@ def _dtype_token(dtype):
 
 
 def _restore_ndarray(buf, dtype, shape, order):
-    import numpy
-
+    numpy = imported("numpy")
     return numpy.ndarray(shape, dtype, buf, order=order)
 
 
@@ -399,8 +397,7 @@ _storages = _Storages()
 
 
 def _restore_storage(buf):
-    import torch
-
+    torch = imported("torch")
     if _restoring.is_private:
         buf = buf.as_writable()
     return torch.frombuffer(buf, dtype=torch.uint8).untyped_storage()
@@ -412,8 +409,7 @@ def _reduce_storage(storage):
 
 
 def _restore_tensor(storage, dtype, offset, shape, stride, requires_grad, kind):
-    import torch
-
+    torch = imported("torch")
     dtype = getattr(torch, dtype)
     tensor = torch.empty((0,), dtype=dtype)
     if storage is not None:
@@ -426,7 +422,8 @@ def _restore_tensor(storage, dtype, offset, shape, stride, requires_grad, kind):
 
 
 def _restore_flipped(tensor, flips):
-    from .._torch.private import neg_view
+    with importing:
+        from .._torch.private import neg_view
 
     if "conj" in flips:
         tensor = tensor.conj()
@@ -452,16 +449,18 @@ def _storage_of(address, nbytes, owner):
 
 
 def _restore_typed_storage(storage, dtype):
-    import torch
+    with importing:
+        import torch
 
-    from .._torch.private import typed_storage
+        from .._torch.private import typed_storage
 
     untyped = torch.UntypedStorage(0) if storage is None else storage
     return typed_storage(untyped, getattr(torch, dtype))
 
 
 def _reduce_typed_storage(typed):
-    from .._torch.private import untyped_storage
+    with importing:
+        from .._torch.private import untyped_storage
 
     whole = untyped_storage(typed)
     if whole.device.type != "cpu":
@@ -487,7 +486,8 @@ def _reduce_tensor(tensor):
         flips = []
         plain = tensor.detach()
         if tensor.is_neg():
-            from .._torch.private import neg_view
+            with importing:
+                from .._torch.private import neg_view
 
             plain = neg_view(plain)
             flips.append("neg")

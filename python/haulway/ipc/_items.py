@@ -10,6 +10,7 @@ import struct
 import sys
 
 from .._haulway import memory_at
+from .._importing import imported
 from .._making.dtype_table import TABLE
 from .._making.dtypes import numpy_dtype
 
@@ -86,8 +87,7 @@ class _Dump:
             self.refuse(obj, path)
 
     def array(self, obj, path):
-        import numpy
-
+        numpy = imported("numpy")
         name = _NAMES.get(obj.dtype.name)
         if name is None or not obj.dtype.isnative:
             self.refuse(obj, path, f"of {obj.dtype} cannot go without a pickle")
@@ -151,8 +151,7 @@ def load_tensor(memory, name, flags, offset, shape, strides):
     view = memoryview(memory)[offset:]
     is_numpy = flags & _OF_NUMPY or TABLE[name].in_numpy == "itself"
     if flags & _OF_TORCH or not is_numpy:
-        import torch
-
+        torch = imported("torch")
         dtype = getattr(torch, TABLE[name].torch_name)
         if 0 in shape:
             tensor = torch.empty_strided(shape, strides, dtype=dtype)
@@ -161,8 +160,7 @@ def load_tensor(memory, name, flags, offset, shape, strides):
             flat = torch.frombuffer(view[:usable], dtype=torch.uint8)
             tensor = flat.view(dtype).as_strided(shape, strides)
         return tensor.requires_grad_() if flags & _REQUIRES_GRAD else tensor
-    import numpy
-
+    numpy = imported("numpy")
     dtype = numpy_dtype(name)
     array = numpy.ndarray(
         shape, dtype, view if 0 not in shape else None,

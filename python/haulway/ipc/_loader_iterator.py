@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import (
 )
 
 from ._loader_transport import Transport
+from ._loader_worker import Place, is_stateful
 
 # Seconds to wait for a batch between checks of the workers.
 _SLICE_S = 0.1
@@ -71,10 +72,14 @@ class PlacedIterator(_SingleProcessDataLoaderIter):
             self._position.finished = True
             raise
         except Exception:
-            self._position.given()  # The position is now after this batch.
+            self._given()  # The position is now after this batch.
             raise
-        self._position.given()
+        self._given()
         return data
+
+    def _given(self):
+        ended = getattr(self._dataset_fetcher, "ended", False)
+        self._position.given(0, Place(None, ended and is_stateful(self._dataset)))
 
 
 class ArenaIterator(_MultiProcessingDataLoaderIter):

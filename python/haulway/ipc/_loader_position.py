@@ -16,7 +16,7 @@ import torch
 
 from .._errors import InvalidArgumentError
 from ._loader import DataLoader, _T_co
-from ._loader_worker import is_stateful
+from ._loader_worker import Place, is_stateful
 
 
 def stateful_sampler(loader):
@@ -37,6 +37,7 @@ class Position:
         self.finished = False
         self.next_worker = 0
         self.worker_states = {}
+        self.ended = set()  # The workers that have given a last, short batch.
         self.sampler = stateful_sampler(loader)
         self.sampler_state = None
         self.generator_states = _states_of(loader)
@@ -48,6 +49,7 @@ class Position:
         self.batches = state["_num_yielded"]
         self.next_worker = state["_next_worker"]
         self.worker_states = dict(state["_worker_states"])
+        self.ended = set(state["_ended_workers"])
         self.generator_states = list(state["_generator_states"])
         self.sampler_state = state["_index_sampler_state"]
         if self.sampler is not None and self.sampler_state is not None:
@@ -55,9 +57,15 @@ class Position:
         if self.loader.num_workers == 0 and is_stateful(self.loader.dataset):
             self.loader.dataset.load_state_dict(state["_dataset_state"])
 
+    def place_of(self, worker):
+        """Returns the Place at which a worker's dataset starts."""
+        return Place(self.worker_states.get(worker), worker in self.ended)
+
     def find_place(self, iterator):
         """Advances a sampler without a state by drawing the earlier indices
         again."""
+        if self.loader.num_workers == 0 and self.ended:
+            iterator._dataset_fetcher.ended = True
         if self.sampler_state is None:
             for _ in range(self.batches):
                 next(iterator._sampler_iter, None)
@@ -68,15 +76,17 @@ class Position:
         if self.sampler is not None:
             self._drawn.append(copy.deepcopy(self.sampler.state_dict()))
 
-    def given(self, worker=0, worker_state=None):
+    def given(self, worker=0, place=None):
         """Records that the program gets the next batch, from this worker."""
         self.batches += 1
         if self._drawn:
             self.sampler_state = self._drawn.popleft()
         self.next_worker = (worker + 1) % max(self.loader.num_workers, 1)
-        if worker_state is not None:
+        if place is not None and place.state is not None:
             # The state may contain views of the worker's arena.
-            self.worker_states[worker] = copy.deepcopy(worker_state)
+            self.worker_states[worker] = copy.deepcopy(place.state)
+        if place is not None and place.ended:
+            self.ended.add(worker)
 
     def state(self):
         """Returns a dict of plain values and of the states of datasets and
@@ -92,6 +102,7 @@ class Position:
             "_index_sampler_state": copy.deepcopy(self.sampler_state),
             "_dataset_state": dataset,
             "_worker_states": copy.deepcopy(self.worker_states),
+            "_ended_workers": sorted(self.ended),
             "_generator_states": list(self.generator_states),
         }
 

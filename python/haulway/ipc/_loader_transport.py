@@ -38,7 +38,7 @@ from .._torch.private import ExceptionWrapper
 from ._backends import SharedMemoryArena
 from ._errors import ArenaFull
 from ._handlers import user_handlers
-from ._loader_worker import HEADER, Place, WorkerEnds, run_worker
+from ._loader_worker import HEADER, WorkerEnds, run_worker
 from ._offload import offload
 from ._process import make_receiver
 from ._worker import Descriptor
@@ -407,7 +407,7 @@ class Transport:
         worker does not report positions."""
         if self._position is None:
             return None
-        return Place(self._position.worker_states.get(number))
+        return self._position.place_of(number)
 
     def forget_states(self):
         """Drops states that workers sent with batches of an earlier epoch."""

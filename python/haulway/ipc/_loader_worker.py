@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import _haulway
 from .._errors import Error
+from .._importing import importing
 from ._handlers import THRESHOLD, register_handler
 from ._offload import equip, resolve, restore
 
@@ -33,9 +34,12 @@ def is_stateful(thing):
 
 
 class Place(NamedTuple):
-    """The start position of a dataset whose worker reports positions."""
+    """The position of a worker's dataset, of those that report positions."""
 
-    state: Any  # For load_state_dict(); None: the beginning.
+    state: Any = None  # For load_state_dict(); None: the beginning.
+    # Whether an iterable dataset had no more after its last batch, which was
+    # short; its state may be that of the beginning again.
+    ended: bool = False
 
 
 class WorkerEnds(NamedTuple):
@@ -125,7 +129,8 @@ class _Results:
 def _is_batch(request, data):
     """Returns whether this answers a request for a batch, with a batch or a
     failure."""
-    from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+    with importing:
+        from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
     return type(request) is int and not isinstance(
         data, _IterableDatasetStopIteration
@@ -135,7 +140,8 @@ def _is_batch(request, data):
 def _picklable(data, where):
     """Returns a picklable failure that replaces an answer that could not be
     sent."""
-    from .._torch.private import ExceptionWrapper
+    with importing:
+        from .._torch.private import ExceptionWrapper
 
     if not isinstance(data, ExceptionWrapper):
         data = ExceptionWrapper(where=where)
@@ -154,9 +160,10 @@ def _collate_into(arena):
     In a worker, default_collate allocates storages in shared memory, by default
     one file in /dev/shm for each.
     """
-    import torch
+    with importing:
+        import torch
 
-    from .._torch.private import lend_storages
+        from .._torch.private import lend_storages
 
     def lend(size, kind):
         if kind != "cpu":
@@ -172,7 +179,7 @@ def _collate_into(arena):
 def _placed(arguments, place):
     """Makes the loop load the dataset's state from `place` after calling the
     program's own init function. Returns a function that returns the dataset's
-    state."""
+    Place."""
     # Since 2.14 torch passes the dataset in a list, from which its loop takes it.
     dataset = (
         arguments["dataset"] if "dataset" in arguments
@@ -187,7 +194,13 @@ def _placed(arguments, place):
 
     if place.state is not None:
         arguments["init_fn"] = find_place
-    return dataset.state_dict if is_stateful(dataset) else lambda: None
+    with importing:
+        from .._torch.private import watch_fetcher
+
+    has_ended = watch_fetcher(place.ended)
+    if not is_stateful(dataset):
+        return Place
+    return lambda: Place(dataset.state_dict(), has_ended())
 
 
 def run_worker(ends, target, slots, rest):

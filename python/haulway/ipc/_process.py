@@ -32,6 +32,7 @@ from .._errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from .._importing import imported, importing
 from ._arguments import (
     context,
     environment,
@@ -309,7 +310,7 @@ class SubprocessIterable:
             args=(
                 channels[0], parent, self._arena, self._native, fn,
                 functions("initializer", initializer), user_handlers(),
-                min(2, os.cpu_count() or 1), self._pickle_free, channels[1:],
+                min(2, _haulway.usable_cpus()), self._pickle_free, channels[1:],
             ),
             daemon=daemon,
         )
@@ -422,8 +423,7 @@ class SubprocessIterable:
 
     async def __aiter__(self):
         """A pass for asyncio: other tasks run while the worker works."""
-        import asyncio
-
+        asyncio = imported("asyncio")
         iterator, epoch = iter(self), self._epoch
         loop = asyncio.get_running_loop()
         while True:
@@ -758,7 +758,8 @@ def as_iterable_dataset(source):
     """Returns a torch IterableDataset over `source`, for a DataLoader without
     workers. Raises ImportError without torch.
     """
-    from torch.utils.data import IterableDataset
+    with importing:
+        from torch.utils.data import IterableDataset
 
     class SubprocessDataset(IterableDataset):
         def __iter__(self):

@@ -16,7 +16,7 @@ Any thread may call the functions of this module at any time, unless a
 docstring says otherwise.
 """
 
-import importlib
+from .._importing import imported
 
 # Maps modules to their public names; a module is imported on first use.
 _NAMES = {
@@ -51,10 +51,10 @@ _PACKAGE = "haulway.safetensors"
 
 def __getattr__(name):
     if name in _HOMES:
-        home = importlib.import_module(f"{_PACKAGE}.{_HOMES[name]}")
+        home = imported(f"{_PACKAGE}.{_HOMES[name]}")
         return globals().setdefault(name, getattr(home, name))
     if name in _MODULES or name in _NAMES:
-        return importlib.import_module(f"{_PACKAGE}.{name}")
+        return imported(f"{_PACKAGE}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

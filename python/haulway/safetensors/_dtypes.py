@@ -6,6 +6,7 @@ import functools
 import json
 
 from .. import _haulway
+from .._importing import imported
 from .._making.dtype_table import TABLE
 from ._errors import SafetensorError
 
@@ -64,7 +65,7 @@ def check(module, name):
     if module.__name__ != "numpy":
         return getattr(module, called)
     try:
-        import ml_dtypes
+        ml_dtypes = imported("ml_dtypes")
     except ImportError:
         pass
     else:

@@ -9,7 +9,6 @@ and statistics cost more than such a view does.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ import sys
 from .. import _haulway
 from .._describing import counted, described, path_text, shown
 from .._errors import Error, UnsupportedError
+from .._importing import imported, importing
 from .._making.assemble import maker
 from .._making.numpy_maker import NumpyMaker
 from .._reading.call import Reading
@@ -203,12 +203,11 @@ class _File:
         is_local = "://" not in path
         self.is_mapped = self._is_torch and backend == "mmap" and is_local
         self.core = _open(path)
-        self._numeric = importlib.import_module(
-            "torch" if self._is_torch else "numpy"
-        )
+        self._numeric = imported("torch" if self._is_torch else "numpy")
         self._way = "auto" if backend == "mmap" else backend
         if self._is_torch:
-            from .._torch.factory import from_dlpack
+            with importing:
+                from .._torch.factory import from_dlpack
 
             self._from_dlpack = from_dlpack
             self._make = maker("torch", device)
@@ -306,7 +305,8 @@ class _File:
         return built
 
     def _build(self):
-        from .._torch.factory import TorchFactory
+        with importing:
+            from .._torch.factory import TorchFactory
 
         factory = TorchFactory(self.core, {})
         if self.is_mapped:
@@ -422,9 +422,8 @@ class _File:
     def _over(self, memory, info):
         if not self._is_torch:
             return self._make.tensor(memory, info)
-        from .._torch.factory import storage_of, tensor_over
-
-        return tensor_over(storage_of(memory), info)
+        made = imported("haulway._torch.factory")
+        return made.tensor_over(made.storage_of(memory), info)
 
     def _moved(self, memory, info):
         made = self._over(memory, info)
@@ -493,7 +492,7 @@ class _File:
         if not self._casts():
             return tensor
         module, function = _FROM_NUMPY[self.framework]
-        make = getattr(importlib.import_module(module), function)
+        make = getattr(imported(module), function)
         if self.framework == "paddle":
             return make(tensor, place=self.device.replace("cuda", "gpu"))
         return make(tensor)

@@ -22,6 +22,7 @@ from collections import defaultdict
 import torch
 
 from .. import _options
+from .._importing import importing
 from .._torch.factory import TorchFactory, from_dlpack
 from ._dtypes import NAMED
 from ._errors import SafetensorError
@@ -305,7 +306,8 @@ def _view2torch(safeview):
 def _to_ndarray(tensor):
     """Returns (a NumPy array of a tensor's bytes, the object that keeps them
     alive)."""
-    import numpy as np
+    with importing:
+        import numpy as np
 
     if tensor.device.type != "cpu":
         tensor = tensor.to("cpu")

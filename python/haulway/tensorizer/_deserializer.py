@@ -26,6 +26,7 @@ from .._errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from .._importing import imported
 from .._making.dtypes import byte_strides, numpy_dtype
 from .._reading.call import Reading
 from .._reading.remote import target_of
@@ -334,8 +335,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             refused with ValueError unless this is set, and then returned as
             signed integers of the same size.
         """
-        import numpy
-
+        numpy = imported("numpy")
         verify = self._verify if verify_hash is None else verify_hash
         for row in self._next_rows(filter_func, num_tensors):
             info = self._info(row)

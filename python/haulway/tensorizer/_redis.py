@@ -9,6 +9,7 @@ import urllib.parse
 
 from .. import _haulway
 from .._errors import NotFoundError
+from .._importing import imported
 
 _ASKED_TOGETHER = 256
 
@@ -61,8 +62,7 @@ def _numbered(keys, prefix):
 
 def open_keys(uri):
     """Searches the keys with a prefix and returns a source over them."""
-    import redis
-
+    redis = imported("redis")
     prefix = urllib.parse.urlsplit(uri).path.lstrip("/")
     server = urllib.parse.urlunsplit(
         urllib.parse.urlsplit(uri)._replace(path="/0")

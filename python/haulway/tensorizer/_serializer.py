@@ -23,11 +23,17 @@ import torch
 from .. import _haulway, _secrets
 from .._describing import described, path_text
 from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._importing import imported
 from .._options import WRITING, check_flag, number
 from .._reading.remote import target_of
 from .._reading.streams import UploadStream
 from .._torch import factory as _torch_factory
-from .._writing.dense import memory_of, row_major, row_major_array
+from .._writing.dense import (
+    check_tensor,
+    memory_of,
+    row_major,
+    row_major_array,
+)
 from .._writing.tensorizer import leaves
 from ._params import EncryptionParams, TensorType
 from ._s3 import asking, is_object
@@ -179,8 +185,7 @@ class TensorSerializer:
         _flush()."""
         self._check_open()
         if not isinstance(tensor, torch.Tensor):
-            import numpy
-
+            numpy = imported("numpy")
             if not isinstance(tensor, numpy.ndarray):
                 raise TypeError(
                     f"{path}: expected a tensor or array, found "
@@ -189,6 +194,7 @@ class TensorSerializer:
             if tensor.dtype.byteorder == ">":
                 raise ValueError(f"{path}: big-endian arrays are not written")
             tensor = torch.from_numpy(row_major_array(tensor))
+        check_tensor(path, tensor, "tensorizer files", takes_meta=True)
         row = _row(path, kind, module, tensor)
         data = None
         if not tensor.is_meta:

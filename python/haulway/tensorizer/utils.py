@@ -12,6 +12,7 @@ import typing
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .. import _haulway
 from .._describing import described
 
 __all__ = [
@@ -120,15 +121,6 @@ class TorchGPUMemoryUsage(typing.NamedTuple):
         )
 
 
-def _available():
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            name, _, rest = line.partition(":")
-            if name == "MemAvailable":
-                return int(rest.split()[0]) << 10
-    return 0
-
-
 class CPUMemoryUsage(typing.NamedTuple):
     """Peak memory use of this process and its children, `maxrss`, and
     available memory, `free`, in bytes.
@@ -146,7 +138,7 @@ class CPUMemoryUsage(typing.NamedTuple):
             resource.getrusage(who).ru_maxrss
             for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         )
-        return cls(most << 10, _available())
+        return cls(most << 10, _haulway.available_memory())
 
     def __str__(self):
         most, free = (f"{count // _MIB:,}MiB" for count in self)

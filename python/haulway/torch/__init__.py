@@ -14,7 +14,6 @@ docstring says otherwise.
 
 from __future__ import annotations
 
-import importlib
 import pickle
 
 import torch
@@ -27,6 +26,7 @@ from .._errors import (
     UnsafeError,
     UnsupportedError,
 )
+from .._importing import imported
 from .._making import allowed as _allowed
 from .._options import READING, text
 from .._reading.call import Reading, reads
@@ -316,8 +316,8 @@ def __getattr__(name):
     # "serialization" takes its names from this module; "dcp" imports
     # torch.distributed.
     if name in ("serialization", "dcp"):
-        return importlib.import_module(f"{__name__}.{name}")
+        return imported(f"{__name__}.{name}")
     if name in ("install", "installed", "uninstall"):
-        home = importlib.import_module(f"{__name__}._install")
+        home = imported(f"{__name__}._install")
         return globals().setdefault(name, getattr(home, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -116,6 +116,27 @@ def test_datasets_that_say_where_they_are_go_on(workers, count):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_worker_that_has_given_its_last_short_batch_gives_no_more(
+        workers, persistent):
+    """The dataset's state is then that of its beginning again."""
+    options = {"batch_size": 4, "num_workers": workers,
+               "persistent_workers": persistent and workers > 0}
+    batches = len(list(StatefulDataLoader(Counting(20), **options)))
+    for count in range(1, batches + 1):
+        whole, got = taken_after(count, lambda: Counting(20), **options)
+        same(whole, got)
+    loader = StatefulDataLoader(Counting(20), **options)
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    other = StatefulDataLoader(Counting(20), **options)
+    other.load_state_dict(loader.state_dict())
+    assert list(other) == []
+    same(whole, list(other))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
 def test_a_dataset_with_one_of_the_methods_has_no_state(workers):
     class Half(data.Numbers):
         def state_dict(self):
