@@ -1,10 +1,14 @@
 """Loads by groups of gloo processes; see test_distributed_load.py."""
 
+import ctypes
+import io
 import json
 import os
 import pathlib
 import signal
+import socket
 import sys
+import threading
 import time
 
 import torch
@@ -173,14 +177,23 @@ def status(name):
 
 
 def memory(rank, world):
-    """Returns a load's peak memory in addition to its tensors."""
-    load()  # One-time allocations.
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # Resets the peak.
-    before = status("VmRSS")
-    found = load("large.safetensors")
-    own = sum(one.nbytes for one in found.values())
-    return {"own": own, "beside": status("VmHWM") - before - own}
+    """Returns the peak memory of loads in addition to their tensors, in MiB, by
+    their budget and by whether they are by collectives."""
+    taken = {}
+    for _together._SHARES_MEMORY in (True, False):
+        for budget in (32, 256):
+            options = {"memory_budget": budget << 20}
+            load(**options)  # One-time allocations.
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")  # Resets the peak.
+            before = status("VmRSS")
+            found = load("large.safetensors", **options)
+            own = sum(one.nbytes for one in found.values())
+            del found
+            taken[f"{budget} {_together._SHARES_MEMORY}"] = (
+                status("VmHWM") - before - own) / (1 << 20)
+            dist.barrier()
+    return taken
 
 
 def without_the_last(rank, world, number):
@@ -198,12 +211,84 @@ def without_the_last(rank, world, number):
         return read(self, pieces, memory)
 
     _together.Together._read = fatal
-    start = time.monotonic()
-    code, said = raised(load)
-    seconds = time.monotonic() - start
+    said = timed(lambda: load(timeout=15))
     if rank == 0 and number == signal.SIGSTOP:
         os.kill(int(store.get("last")), signal.SIGKILL)
-    return {"code": code, "said": said, "seconds": seconds}
+    return said
+
+
+def timed(call, **more):
+    """Returns what a call raises, and after how many seconds."""
+    start = time.monotonic()
+    code, said = raised(call)
+    return {"code": code, "said": said, "seconds": time.monotonic() - start, **more}
+
+
+class Stalls(io.RawIOBase):
+    """A file that gives its first bytes, and then nothing more."""
+
+    def __init__(self, count):
+        self._file = open(FOLDER / "m.safetensors", "rb")
+        self._count = count
+        self.seek, self.tell = self._file.seek, self._file.tell
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def readinto(self, memory):
+        self._count -= 1
+        if self._count < 0:
+            threading.Event().wait()
+        return self._file.readinto(memory)
+
+
+def silent_server():
+    listening = socket.create_server(("127.0.0.1", 0))
+    kept.append(listening)
+    return f"http://127.0.0.1:{listening.getsockname()[1]}/m.safetensors"
+
+
+kept = []
+STALLING = {
+    "server": silent_server, "first byte": lambda: Stalls(0),
+    "later bytes": lambda: Stalls(3),
+}
+
+
+def stalls(rank, world):
+    """Every rank's source stalls; the time-out ends each."""
+    return {name: timed(lambda make=make: haulway.distributed.load(
+        make(), timeout=3, group=dist.new_group()))
+        for name, make in STALLING.items()}
+
+
+def stalls_and_killed(rank, world):
+    if rank == world - 1:
+        _together.Together.plan = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        return load()
+    return timed(lambda: haulway.distributed.load(Stalls(3)))
+
+
+def busy(rank, world):
+    """The last rank is late, because C code holds its interpreter."""
+    if rank == world - 1:
+        ctypes.PyDLL(None).sleep(14)
+    return timed(load)
+
+
+def holder_stops(rank, world):
+    dist.barrier()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return timed(lambda: load(timeout=4))
+
+
+def holder_fails(rank, world):
+    """Rank 0 fails, and ends together with the store."""
+    return timed(lambda: load("none" if rank == 0 else "m.pt"))
 
 
 def killed(rank, world):
@@ -216,9 +301,11 @@ def stopped(rank, world):
 
 if __name__ == "__main__":
     FOLDER = pathlib.Path(sys.argv[1])
-    rank, world = join()
+    rank, world = join(held="holder" in sys.argv[2])
     results = {"good": good, "sent": sent, "bad": bad, "memory": memory,
-               "killed": killed, "stopped": stopped}
+               "killed": killed, "stopped": stopped, "stalls": stalls,
+               "stalls_and_killed": stalls_and_killed, "busy": busy,
+               "holder_stops": holder_stops, "holder_fails": holder_fails}
     for name in sys.argv[2].split(","):
         said = results[name](rank, world)
         print(json.dumps(said), flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 
+import torch
 import torch.distributed as dist
 
 from .._errors import ArgumentTypeError, InvalidArgumentError
@@ -50,8 +51,10 @@ def load(path, *, group=None, mesh=None, placements="replicate", include=None,
     In addition to its tensors, a process holds at most memory_budget bytes
     (256 MiB) and the tensors that are compressed, encrypted or verified: one
     process reads each of these as a whole. If one process fails, all raise its
-    error; if a process is killed, the others notice within 20 seconds. After
-    that, as after any failed collective, the group cannot be used any more.
+    error; if a process is killed, the others notice within 20 seconds. A
+    process that is late, stopped or busy is waited for until `timeout`, for
+    ever without. After a failure, as after any failed collective, the group
+    cannot be used any more.
 
     Raises Error in every process if it fails in one. One thread of each
     process may call this at a time, as for any collective.
@@ -79,14 +82,26 @@ def load(path, *, group=None, mesh=None, placements="replicate", include=None,
     with Watch(group.group_name, rank, world, timeout) as watch:
         check_device(device, "device")
         reading = Reading("load", options, _READING)
-        together = Together(
-            reading.open(path), reading, group, mesh, placements, device, watch
-        )
-        together.plan(choose(together.core, include, exclude))
-        together.agree()
-        found = together.run()
+        gpu = (torch.cuda.current_device() if torch.cuda.is_initialized()
+               else None)
+
+        def work():
+            if gpu is not None:  # Each thread has its own.
+                torch.cuda.set_device(gpu)
+            together = Together(
+                reading.open(path), reading, group, mesh, placements, device,
+                watch,
+            )
+            together.plan(choose(together.core, include, exclude))
+            together.agree()
+            found = together.run()
+            if gpu is not None:
+                torch.cuda.current_stream().synchronize()
+            return found, together.stats
+
+        found, told = watch.run(work)
     if stats is not None:
         stats.update(
-            together.stats, seconds=time.perf_counter() - start
+            told, seconds=time.perf_counter() - start
         )
     return found

@@ -23,7 +23,9 @@ import torch.distributed as dist
 
 from .. import _haulway
 from .._errors import MismatchError
+from .._importing import importing
 from .._making.objects import TensorRequest, dense_strides
+from .._threads import in_background
 from .._torch.factory import meta_tensor, tensor_over
 from ._host_memory import share
 from ._placements import Placements, overlap, within
@@ -153,28 +155,29 @@ class Together:
             memory = host[self._rank]
             exchange = functools.partial(self._copy, host)
         buffers = memory[:room], memory[room:]
-        with concurrent.futures.ThreadPoolExecutor(1) as reader:
-            ahead = None
-            for number in range(len(mine)):
-                if ahead is None:
-                    ahead = reader.submit(self._read, mine[0], buffers[0])
-                self._await(ahead)
-                if host is not None:
-                    # Wait until all ranks have read for this round and have
-                    # copied the data of the previous round, whose memory is
-                    # reused next.
-                    self._tell_all(b"1")
-                if number + 1 < len(mine):
-                    ahead = reader.submit(
-                        self._read, mine[number + 1], buffers[(number + 1) % 2]
-                    )
-                exchange(self._rounds[number], buffers[number % 2])
+
+        def read(number):
+            return in_background(functools.partial(
+                self._read, mine[number], buffers[number % 2]
+            ), "haulway-read")
+
+        ahead = read(0) if mine else None
+        for number in range(len(mine)):
+            self._await(ahead)
+            if host is not None:
+                # Wait until all ranks have read for this round and have copied
+                # the data of the previous round, whose memory is reused next.
+                self._tell_all(b"1")
+            if number + 1 < len(mine):
+                ahead = read(number + 1)
+            exchange(self._rounds[number], buffers[number % 2])
+        # No process leaves, and perhaps ends, while others still need it.
+        self._tell_all(b"1")
         return self._made()
 
     def _await(self, future):
-        while not future.done():
+        while not concurrent.futures.wait([future], 0.1).done:
             self._watch.check()
-            concurrent.futures.wait([future], 0.1)
         stats = future.result()
         for name in ("read_bytes", "requests"):
             self.stats[name] += stats[name]
@@ -356,7 +359,8 @@ class Together:
             local = tensor_over(self._locals[number].untyped_storage(), part)
         if self._mesh is None:
             return local
-        from torch.distributed.tensor import DTensor
+        with importing:
+            from torch.distributed.tensor import DTensor
 
         whole = DTensor.from_local(
             local, self._mesh, self._listed[number], run_check=False,

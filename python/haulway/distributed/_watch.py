@@ -1,33 +1,46 @@
 """Detects that another process of a group has failed or has died."""
 
-# Design: in each process a thread writes to the group's store that the process is
-# alive, reads failures that any process has reported there, and checks that the
-# next rank is still writing. So a process that waits in a collective learns
-# within seconds that it would wait forever. All keys have a prefix that no
-# earlier load of the group used. The end of a process on the same host is seen
-# at once, through its pidfd.
+# Design: the load runs on one thread and the watch on another; the caller's
+# thread waits for both, so that it ends in time whatever they wait for. The
+# watch tells and reads failures through the group's store. All keys have a
+# prefix that no earlier load of the group used. It also asks the kernel whether
+# the next rank has ended: by its pidfd, or from another host by a connection
+# that the kernel there closes. A process that is late, stopped or busy is not
+# dead: only `timeout` ends the wait for it. Signs of life that a process writes
+# now and then were left out: a busy interpreter does not write any.
 #
 # A collective that does not end is abandoned: the group cannot be used after a
 # failure, as with torch's own collectives.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import contextvars
 import itertools
 import json
 import os
 import select
+import socket
 import threading
 import time
+import weakref
 
 import torch.distributed as dist
 
 from .._errors import Error, TimedOutError, UnavailableError, make_error
+from .._threads import in_background
 
 # Seconds between checks.
 _PAUSE_SECONDS = 0.5
-# Seconds without a write after which a process counts as dead. A failing load
-# ends within 20 seconds; the rest is for telling the others on a busy machine.
-_GONE_SECONDS = 12
+# Seconds in which the others read why this process has failed before it may end
+# the store; and seconds that a reason may take to arrive.
+_TELLING_SECONDS = 3
+_GRACE_SECONDS = 2
+# The kernel probes a silent connection this often, and this many times: a host
+# that is gone is noticed in 16 seconds.
+_PROBES = ((socket.TCP_KEEPIDLE, 4), (socket.TCP_KEEPINTVL, 4),
+           (socket.TCP_KEEPCNT, 3))
 
 _numbers = {}  # Number of loads started, by group.
 
@@ -53,31 +66,36 @@ class Watch:
         self._store = _store()
         self._stopped = threading.Event()
         self._failure = None
-        self._thread = threading.Thread(
-            target=self._run, name="haulway-watch", daemon=True
-        )
+        self._last_word = None
+        self._beacon = None
+        self._watching = None
 
     def __enter__(self):
-        self._store.set(f"{self._base}/process/{self._rank}", _own_process())
-        self._say_alive("0")
-        self._thread.start()
+        self._watching = in_background(self._run, "haulway-watch")
         return self
 
     def __exit__(self, kind, error, trace):
-        self._stopped.set()
-        self._thread.join()
-        if isinstance(error, Exception) and self._failure is None:
-            self._tell({
+        if error is None:
+            self._last_word = "done"
+        elif self._failure is None:
+            self._last_word = json.dumps({
                 "rank": self._rank,
                 "code": getattr(error, "code", None),
                 "message": str(error) or type(error).__name__,
                 "byte": getattr(error, "byte", None),
             })
-        elif kind is None:
-            try:
-                self._say_alive("done")
-            except Exception:
-                pass  # The other ranks have finished, and the store is gone.
+        self._stopped.set()
+        concurrent.futures.wait(
+            [self._watching], 1 + (_TELLING_SECONDS if _may_hold_store() else 0)
+        )
+
+    def run(self, work):
+        """Returns work(), or raises as check() does while it goes on."""
+        context = contextvars.copy_context()
+        done = in_background(lambda: context.run(work), "haulway-together")
+        while not concurrent.futures.wait([done], 0.05).done:
+            self.check()
+        return done.result()
 
     def check(self):
         """Raises the failure that another process reported, or
@@ -101,7 +119,7 @@ class Watch:
             work.wait()
         except RuntimeError as error:
             # A failing process reports the reason if it has time to.
-            self._stopped.wait(2 * _PAUSE_SECONDS)
+            self._stopped.wait(_GRACE_SECONDS)
             self.check()
             raise UnavailableError(
                 f"another process of the group is gone: "
@@ -112,58 +130,70 @@ class Watch:
     # The thread
 
     def _run(self):
-        beats, last, seen = 0, None, time.monotonic()
-        following = (self._rank + 1) % self._world
-        process = _Process(
-            lambda: self._said(f"process/{following}")
-        )
-        while not self._stopped.wait(_PAUSE_SECONDS):
-            try:
-                beats += 1
-                has_ended = process.has_ended()
-                self._say_alive(str(beats))
-                if self._store.check([f"{self._base}/failed"]):
-                    told = json.loads(self._store.get(f"{self._base}/failed"))
-                    self._failure = _error_of(told)
-                    return
-                said = self._said(f"alive/{following}")
-                why = None
-                if said == b"done":
-                    seen = time.monotonic()
-                elif has_ended:
-                    why = "its process has ended"
-                elif said != last:
-                    last, seen = said, time.monotonic()
-                elif time.monotonic() - seen > _GONE_SECONDS:
-                    why = f"no sign of it for {_GONE_SECONDS} seconds"
-                if why is not None:
-                    told = {
-                        "rank": following, "code": "kUnavailable", "byte": None,
-                        "message": why,
-                    }
-                    self._tell(told)
-                    self._failure = _error_of(told)
-                    return
-            except Exception as error:
+        try:
+            self._watch()
+            if self._last_word is not None:
+                self._tell(self._last_word)
+        except Exception as error:
+            # The process that holds the store may have finished.
+            if not self._stopped.wait(_GRACE_SECONDS):
                 self._failure = UnavailableError(
                     f"the group's store does not answer: {error}",
                     "kUnavailable",
                 )
+        finally:
+            if self._beacon is not None:
+                self._beacon.close()
+
+    def _watch(self):
+        self._set(f"process/{self._rank}", _own_process())
+        following = (self._rank + 1) % self._world
+        process = _Process(following, self._said, self._set)
+        while not self._stopped.wait(_PAUSE_SECONDS):
+            has_ended = process.has_ended()
+            if told := self._said("failed"):
+                self._failure = _error_of(json.loads(told))
+                self._store.add(f"{self._base}/heard", 1)
                 return
+            if has_ended and not self._said(f"done/{following}"):
+                told = {
+                    "rank": following, "code": "kUnavailable", "byte": None,
+                    "message": "its process has ended",
+                }
+                self._failure = _error_of(told)
+                self._tell(json.dumps(told))
+                return
+            if self._beacon is None and self._said(f"beacon/{self._rank}"):
+                self._beacon = _Beacon()
+                self._set(f"beacon-at/{self._rank}", self._beacon.place)
 
     def _said(self, name):
         key = f"{self._base}/{name}"
         return self._store.get(key) if self._store.check([key]) else b""
 
-    def _say_alive(self, what):
-        self._store.set(f"{self._base}/alive/{self._rank}", what)
+    def _set(self, name, what):
+        self._store.set(f"{self._base}/{name}", what)
 
     def _tell(self, what):
-        try:
-            if not self._store.check([f"{self._base}/failed"]):
-                self._store.set(f"{self._base}/failed", json.dumps(what))
-        except Exception:
-            pass  # The others hear nothing more from this process.
+        if what == "done":
+            self._set(f"done/{self._rank}", what)
+            return
+        if not self._said("failed"):
+            self._set("failed", what)
+        if not _may_hold_store():
+            self._store.add(f"{self._base}/heard", 1)
+            return
+        # The others read it before the store ends.
+        end = time.monotonic() + _TELLING_SECONDS
+        while time.monotonic() < end and int(
+            self._said("heard") or 0
+        ) < self._world - 1:
+            time.sleep(0.05)
+
+
+def _may_hold_store():
+    """Returns whether the group's store may end with this process."""
+    return dist.get_rank() == 0
 
 
 def _error_of(told):
@@ -175,43 +205,102 @@ def _error_of(told):
 
 
 class _Process:
-    """Watches another process, if it is on this host.
+    """Another process of the group, of which the kernel says when it ends.
 
-    describe: returns its _own_process(), or b"" as long as that is unknown.
+    said, tell: read and write a key of the load.
     """
 
-    def __init__(self, describe):
-        self._describe = describe
-        self._descriptor = None
-        self._is_known = False
+    def __init__(self, rank, said, tell):
+        self._rank, self._said, self._tell = rank, said, tell
+        self._end = None  # Readable once the process has ended.
+        self._look = self._meet
 
     def __del__(self):
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        if self._end is not None:
+            os.close(self._end)
 
     def has_ended(self):
         """Returns whether the process has ended; False if that is unknown."""
-        if not self._is_known:
-            said = self._describe()
-            self._is_known = bool(said)
-            if said:
-                return self._open(json.loads(said))
-        if self._descriptor is None:
-            return False
-        return bool(select.select([self._descriptor], [], [], 0)[0])
+        return self._look()
 
-    def _open(self, said):
-        """Opens a pidfd; returns whether the process has already ended."""
-        place, pid, start = said
-        if place is None or place != place_of_processes() or pid == os.getpid():
+    def _ask(self):
+        return bool(select.select([self._end], [], [], 0)[0])
+
+    def _meet(self):
+        said = self._said(f"process/{self._rank}")
+        if not said:
             return False
+        place, pid, start = json.loads(said)
+        if place != place_of_processes():
+            self._tell(f"beacon/{self._rank}", "wanted")
+            self._look = self._connect
+            return False
+        self._look = self._ask
         try:
-            self._descriptor = os.pidfd_open(pid)
+            self._end = os.pidfd_open(pid)
             return _start_of(pid) != start
         except (ProcessLookupError, FileNotFoundError):
             return True
         except OSError:
-            return False  # The kernel has no pidfds.
+            # The kernel has no pidfds.
+            self._look = bool
+            return False
+
+    def _connect(self):
+        said = self._said(f"beacon-at/{self._rank}")
+        if not said:
+            return False
+        self._look = bool
+        for address in json.loads(said):
+            with contextlib.suppress(OSError):
+                connection = socket.create_connection(address, _PAUSE_SECONDS)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option, value in _PROBES:
+                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
+                self._end = connection.detach()
+                self._look = self._ask
+                break
+        return False
+
+
+class _Beacon:
+    """A port of this process to which others connect. Nothing is sent: the
+    kernel closes the connections when this process ends."""
+
+    _all = weakref.WeakSet()
+
+    def __init__(self):
+        self._socket = socket.create_server(("", 0))
+        port = self._socket.getsockname()[1]
+        self.place = json.dumps([(host, port) for host in _own_hosts()])
+        _Beacon._all.add(self)
+
+    def close(self):
+        self._socket.close()
+
+    @classmethod
+    def close_all(cls):
+        for beacon in list(cls._all):
+            beacon.close()
+
+
+# A child would keep the connections open.
+os.register_at_fork(after_in_child=_Beacon.close_all)
+
+
+def _own_hosts():
+    """Returns the addresses by which other hosts may reach this one: that of
+    its way to the group's store, and its name."""
+    store = _store()
+    host = getattr(getattr(store, "underlying_store", store), "host", None)
+    with contextlib.suppress(OSError), socket.socket(
+        socket.AF_INET, socket.SOCK_DGRAM
+    ) as way:
+        way.connect((host or "", 9))
+        own = way.getsockname()[0]
+        # The host that has the store reaches it by itself.
+        yield host if own.startswith("127.") else own
+    yield socket.gethostname()
 
 
 def _own_process():
