@@ -34,7 +34,7 @@ from . import load_path, save
 _log = logging.getLogger("haulway")
 _stand_ins = {}  # "load" or "save": the _StandIn in place of torch's function.
 _counting = threading.Lock()
-_counts = dict.fromkeys(("load", "save", "torch_load", "torch_save"), 0)
+_counts = {}  # Since torch.load became ours; shared with each Installed.
 
 
 class Installed:
@@ -49,14 +49,16 @@ class Installed:
     def __init__(self, patched, begun):
         self.patched = patched
         self._begun = begun
+        self._counts = _counts
 
     @property
     def counts(self):
-        """How many calls were answered since torch.load became ours, a dict:
-        `load` and `save` by Haulway, `torch_load` and `torch_save` by torch.
+        """How many calls were answered while torch.load was ours, a dict: `load`
+        and `save` by Haulway, `torch_load` and `torch_save` by torch. An
+        install() after the end begins anew, and leaves these as they are.
         """
         with _counting:
-            return dict(_counts)
+            return dict(self._counts)
 
     def __enter__(self):
         return self
@@ -81,7 +83,9 @@ def install(*, save=False):
 
     save: replace torch.save too.
 
-    Haulway handles a call for a local path if the file holds only data. Every
+    Haulway handles a call for a local path if the file holds only data. That
+    is more than torch.load(weights_only=True) takes: NumPy arrays and other
+    objects that it refuses are loaded, and no code of the file is run. Every
     other call goes to torch with the same arguments: a call for a file object,
     for a file that needs code, for a format or an option that Haulway does not
     have, and for a file that Haulway refuses, so that the error is torch's.
@@ -90,7 +94,9 @@ def install(*, save=False):
     local path.
 
     Modules that have bound torch's functions (`from torch import load`) get
-    Haulway's functions. Each call is counted (see Installed.counts) and logged
+    Haulway's functions, under whichever name. A program that needs torch's own
+    function finds it as torch.load.__wrapped__. Each call is counted (see
+    Installed.counts) and logged
     to the logger "haulway", level DEBUG. Returns an Installed. A second call
     also replaces names that were bound since the first, and may add `save`.
     Any thread may load and save meanwhile; install() and uninstall() are for
@@ -98,12 +104,12 @@ def install(*, save=False):
 
     Raises nothing.
     """
+    global _counts
     begun = list(_CALLS)
     if _stand_ins:
         begun = [name for name in _CALLS if save and name not in _stand_ins]
     else:
-        with _counting:
-            _counts.update(dict.fromkeys(_counts, 0))
+        _counts = dict.fromkeys(("load", "save", "torch_load", "torch_save"), 0)
     for name in ("load", "save") if save else ("load",):
         if name not in _stand_ins:
             _stand_ins[name] = _StandIn(name)

@@ -43,6 +43,18 @@ def path(tmp_path):
     return tmp_path / "state.pt"
 
 
+def test_counts_outlive_the_next_install(path):
+    with haulway.torch.install() as first:
+        same(torch.load(path))
+        own = torch.load.__wrapped__
+        with haulway.torch.install(save=True) as second:
+            same(torch.load(path))
+    assert first.counts["load"] == second.counts["load"] == 2
+    with haulway.torch.install() as third:
+        assert third.counts["load"] == 0 and first.counts["load"] == 2
+    assert own is torch.load
+
+
 def test_a_path_of_data_is_ours(path, caplog):
     caplog.set_level(logging.DEBUG, "haulway")
     with haulway.torch.install() as done:
