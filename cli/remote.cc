@@ -81,7 +81,13 @@ void AddRemote(CLI::App& app) {
         "haulway: warning: certificates are not checked: others can read and "
         "change the data\n");
   });
-  part->get_option("--cache-dir")->envname("HAULWAY_LOAD_CACHE_DIR");
+  constexpr const char* kCacheDir = "HAULWAY_LOAD_CACHE_DIR";
+  part->get_option("--cache-dir")->envname(kCacheDir);  // For the help.
+  // Since CLI11 2.4, a group whose options are not used takes none from the
+  // environment.
+  if (const char* folder = std::getenv(kCacheDir)) {
+    Remote().cache_folder = folder;
+  }
 }
 
 }  // namespace haulway::cli
