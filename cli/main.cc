@@ -34,8 +34,12 @@ namespace {
 // A second interrupt, or one during a call that cannot be cancelled, ends the
 // process immediately. No verb leaves anything half written.
 volatile std::sig_atomic_t cancellable = 0;
-void OnInterrupt(int) {
-  if (cancellable == 0 || interrupted.exchange(true)) _exit(kInterrupted);
+// The exit code after the signal that interrupted the verb.
+volatile std::sig_atomic_t interrupted_code = kInterrupted;
+void OnInterrupt(int signal) {
+  const int code = 128 + signal;
+  if (cancellable == 0 || interrupted.exchange(true)) _exit(code);
+  interrupted_code = code;
 }
 
 // Returns the edit distance of two words: insertions, deletions and
@@ -129,7 +133,7 @@ int RunVerb(const Runner& verb) {
   const CancelScope scope(&interrupted);
   const Status key = ReadKey(options.key, &options.open.key);
   const int code = key.ok() ? verb.run() : Fail(options, key);
-  return code != kDone && interrupted ? int{kInterrupted} : code;
+  return code != kDone && interrupted ? int{interrupted_code} : code;
 }
 
 // Opens /dev/null for missing standard descriptors. Otherwise the next opened
@@ -166,7 +170,7 @@ int Run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 ok, 1 a finding, 2 a failure, 3 nothing matched, 4 a "
-      "usage error, 130 interrupted.");
+      "usage error, 130 interrupted (143 by SIGTERM, 129 by SIGHUP).");
   std::map<const CLI::App*, std::pair<const Verb*, Runner>> runners;
   for (const Verb* verb : kVerbs) {
     CLI::App* part = app.add_subcommand(verb->name, verb->about);
@@ -206,6 +210,11 @@ int Run(int argc, char** argv) {
   const auto& [verb, runner] = runners.at(app.get_subcommands().front());
   cancellable = verb->cancels ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
+  for (const int number : {SIGTERM, SIGHUP}) {
+    // nohup(1) ignores the second.
+    const auto before = std::signal(number, OnInterrupt);
+    if (before == SIG_IGN) std::signal(number, SIG_IGN);
+  }
   // A write past RLIMIT_FSIZE fails, which the command reports.
   std::signal(SIGXFSZ, SIG_IGN);
   AllowOpenFiles();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "bind/bindings.h"
 #include "bind/loading.h"
 #include "bind/writing.h"
+#include "haulway/file_set.h"
 #include "haulway/layout.h"
 #include "haulway/open.h"
 #include "haulway/source.h"
@@ -29,6 +31,34 @@ S3Options S3OptionsOf(nb::dict named) {
   S3Options options;
   SetFields(std::move(named), &options);
   return options;
+}
+
+// Makes the files of a set visible. `old`, a function or None, returns the
+// paths of other files that go then.
+void CommitSet(FileSet& set, nb::object old) {
+  std::optional<nb::python_error> raised;
+  const auto listed = [&]() -> Result<std::vector<std::string>> {
+    const GilHeld gil;
+    const Status stopped(Code::kCancelled, "the files to replace are unknown");
+    if (!gil) return stopped;
+    try {
+      std::vector<std::string> paths;
+      for (nb::handle path : nb::list(old())) {
+        paths.push_back(PathBytes(nb::borrow<nb::str>(path)));
+      }
+      return paths;
+    } catch (nb::python_error& error) {
+      raised.emplace(std::move(error));
+      return stopped;
+    }
+  };
+  const bool has_old = !old.is_none();
+  Minding([&]() -> Result<bool> {
+    Status status = has_old ? set.Commit(listed) : set.Commit();
+    if (!status.ok() && !raised.has_value()) return status;
+    return true;
+  });
+  if (raised.has_value()) throw std::move(*raised);
 }
 
 Existing ExistingOf(const std::string& name) {
@@ -150,6 +180,21 @@ void BindRemote(nb::module_& module) {
           },
           nb::arg("uri"), nb::arg("remote") = nb::dict(),
           nb::arg("s3") = nb::dict(), nb::arg("existing") = "usual");
+  nb::class_<SetFile>(module, "SetFile");
+  nb::class_<FileSet>(module, "FileSet")
+      .def("__init__",
+           [](FileSet* self, const std::string& durability) {
+             new (self) FileSet(
+                 FromWord<Durability>(durability).value_or(Durability::kFull));
+           })
+      .def("commit", &CommitSet, nb::arg("old").none());
+  // Returns `target`, a path or a Target, as a target in a set.
+  module.def("file_of_set",
+             [](std::shared_ptr<FileSet> set, nb::object target) {
+               return SetFile{std::move(set), std::move(target)};
+             });
+  module.attr("UNFINISHED_INDEX") =
+      nb::bytes(kUnfinishedIndex.data(), kUnfinishedIndex.size());
   module.def("read_many", &ReadMany);
   module.def("source_stats", &StatsOf);
   module.def("open_s3_source",

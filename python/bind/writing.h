@@ -18,6 +18,7 @@
 #include "base/gil.h"
 #include "base/path_text.h"
 #include "base/progress.h"
+#include "haulway/file_set.h"
 #include "haulway/index.h"
 #include "haulway/layout.h"
 #include "haulway/open.h"
@@ -75,8 +76,17 @@ struct Target {
   }
 };
 
+// A SetFile is a path or a Target that becomes visible with its set.
+struct SetFile {
+  std::shared_ptr<FileSet> set;
+  nanobind::object target;
+};
+
 // Returns the path or URL that is written to; nullopt for a function.
 inline std::optional<std::string> TargetName(nanobind::handle target) {
+  if (nanobind::isinstance<SetFile>(target)) {
+    return TargetName(nanobind::cast<const SetFile&>(target).target);
+  }
   if (PyUnicode_Check(target.ptr())) {
     return PathBytes(nanobind::borrow<nanobind::str>(target));
   }
@@ -110,6 +120,14 @@ inline bool IsPipe(const std::string& path) {
 // Opens a path, a Target, or a function that takes the bytes in order.
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
                                           const FileSinkOptions& file) {
+  if (nanobind::isinstance<SetFile>(target)) {
+    const auto& one = nanobind::cast<const SetFile&>(target);
+    if (!PyUnicode_Check(one.target.ptr())) {
+      return one.set->AddSink(OpenSink(one.target, file));
+    }
+    const std::string name = *TargetName(one.target);
+    return Unwrap(WithoutGil([&] { return one.set->AddFile(name, file); }));
+  }
   if (PyUnicode_Check(target.ptr())) {
     const std::string name = *TargetName(target);
     const auto open = [&] { return haulway::OpenSink(name, {.file = file}); };

@@ -173,6 +173,11 @@ Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
     return Status(Code::kCorrupt,
                   fmt::format("index has both weight_map and {}", kListKey));
   }
+  if (!has_map && !has_list && root["haulway_unfinished"].error() == 0) {
+    return Status(Code::kUnavailable,
+                  "a save of this checkpoint goes on, or did not end: save it "
+                  "again");
+  }
   if (!has_map && !has_list) {
     return Status(Code::kUnsupported,
                   "not a checkpoint of a known format: JSON without a "

@@ -37,8 +37,9 @@ struct ShardedIndex {
   std::vector<Fact> metadata;
 };
 
-// Parses an index. No I/O. Fails with kCorrupt or kLimit, and with kUnsupported
-// for JSON that has no weight_map and is not a list.
+// Parses an index. No I/O. Fails with kCorrupt or kLimit, with kUnavailable for
+// kUnfinishedIndex, and with kUnsupported for other JSON that has no weight_map
+// and is not a list.
 Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
                                        Strictness strictness,
                                        const ParseLimits& limits);

@@ -32,12 +32,16 @@
 #include "dcp/dcp_reader.h"
 #include "format/flat_reader.h"
 #include "haulway/format.h"
+#include "io/name_watch.h"
 
 namespace haulway {
 
 namespace {
 
 using SourcePtr = std::shared_ptr<const ByteSource>;
+
+// How often shards are opened that saves replace meanwhile.
+constexpr int kMostTries = 10;
 
 Result<ShardedIndex> ReadIndex(const ByteSource& source,
                                const OpenOptions& options) {
@@ -399,8 +403,25 @@ Result<VerifyReport> VerifyFiles(const ByteSource& source,
 
 Result<std::unique_ptr<const FormatReader>> OpenSharded(
     SourcePtr source, const OpenOptions& options) {
-  HAULWAY_ASSIGN(const ShardedIndex index, ReadIndex(*source, options));
-  return OpenFiles(*source, index, options);
+  const auto open = [&]() -> Result<std::unique_ptr<const FormatReader>> {
+    HAULWAY_ASSIGN(const ShardedIndex index, ReadIndex(*source, options));
+    return OpenFiles(*source, index, options);
+  };
+  for (int tries = 1;; ++tries) {
+    const NameWatch watch(*source);
+    auto opened = open();
+    if (watch.IsSame()) return opened;
+    // The shards may be of two saves.
+    const std::string path(source->name());
+    auto again = source->OpenNeighbour(path.substr(path.rfind('/') + 1));
+    if (!again.ok()) return std::move(again).status();
+    if (tries == kMostTries) {
+      return Status(Code::kUnavailable,
+                    "saves replaced the shards while they were opened")
+          .Of(path);
+    }
+    source = *std::move(again);
+  }
 }
 
 Result<VerifyReport> VerifySharded(SourcePtr source,

@@ -22,9 +22,9 @@
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "convert/description.h"
-#include "convert/file_set.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
+#include "convert/model_files.h"
 #include "convert/model_folder.h"
 #include "convert/proof.h"
 #include "convert/tensor_source.h"
@@ -58,14 +58,17 @@ class Conversion {
     report_.ties = std::move(described.ties);
     report_.left_out = std::move(described.left_out);
     if (folder_.has_value()) HAULWAY_TRY(folder_->Make());
-    convert::FileSet files(path_, FilesAs());
+    convert::ModelFiles files(path_, FilesAs());
     HAULWAY_TRY(files.Write(std::move(described.what)));
     if (options_.proof) HAULWAY_TRY(Prove(files));
-    HAULWAY_TRY(files.Commit());
+    for (const auto& file : files.files()) report_.files.push_back(file.path);
     if (folder_.has_value()) {
-      std::vector<std::string> written;
-      for (const auto& file : files.files()) written.push_back(file.path);
-      HAULWAY_ASSIGN(report_.removed, folder_->RemoveOthers(written));
+      HAULWAY_TRY(files.Commit([&]() -> Result<std::vector<std::string>> {
+        report_.removed = folder_->Others(report_.files);
+        return report_.removed;
+      }));
+    } else {
+      HAULWAY_TRY(files.Commit());
     }
     report_.tensors = rows_.size();
     report_.write = files.stats();
@@ -73,9 +76,6 @@ class Conversion {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
             .count();
     report_.bytes = report_.write.bytes;
-    for (const convert::FileSet::File& file : files.files()) {
-      report_.files.push_back(file.path);
-    }
     return std::move(report_);
   }
 
@@ -114,8 +114,8 @@ class Conversion {
     return Status();
   }
 
-  convert::FileSetOptions FilesAs() const {
-    convert::FileSetOptions files;
+  convert::ModelFilesOptions FilesAs() const {
+    convert::ModelFilesOptions files;
     files.format = to_;
     files.shard_bytes = options_.shard_bytes;
     files.save = options_.save;
@@ -128,9 +128,9 @@ class Conversion {
   }
 
   // Compares every tensor of the old file with the new one.
-  Status Prove(const convert::FileSet& files) {
+  Status Prove(const convert::ModelFiles& files) {
     report_.proof.resize(rows_.size());
-    for (const convert::FileSet::File& file : files.files()) {
+    for (const convert::ModelFiles::File& file : files.files()) {
       if (file.is_part) continue;
       Status status = ProveFile(files, file);
       if (!status.ok()) return std::move(status).Of(file.path);
@@ -139,8 +139,8 @@ class Conversion {
     return Status();
   }
 
-  Status ProveFile(const convert::FileSet& files,
-                   const convert::FileSet::File& file) {
+  Status ProveFile(const convert::ModelFiles& files,
+                   const convert::ModelFiles::File& file) {
     const std::span<const uint32_t> numbers = file.tensors;
     OpenOptions open;
     open.key = options_.save.key;

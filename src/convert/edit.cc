@@ -26,10 +26,10 @@
 #include "convert/description.h"
 #include "convert/edit_steps.h"
 #include "convert/edit_tensorizer.h"
-#include "convert/file_set.h"
 #include "convert/header_journal.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
+#include "convert/model_files.h"
 #include "convert/object_names.h"
 #include "convert/patch.h"
 #include "haulway/convert.h"
@@ -37,6 +37,7 @@
 #include "haulway/format.h"
 #include "haulway/open.h"
 #include "io/editable_file.h"
+#include "io/file_system.h"
 
 namespace haulway {
 
@@ -478,6 +479,13 @@ Result<EditReport> Edit(const std::string& path, const FileEdit& edit,
                                 Quote(ShownName(options.output))));
     }
     with_path.output = *output;
+  } else if (!options.in_place) {
+    // The file must not change, as other links lead to it. The new file takes
+    // the place of this link.
+    HAULWAY_ASSIGN(const FinalName name, FollowLinks(*local));
+    if (name.path != *local && IsNamedByHash(name.path)) {
+      with_path.output = *local;
+    }
   }
   auto report =
       OrNoMemory([&] { return Editing(*local, edit, with_path).Run(); });

@@ -195,7 +195,8 @@ Status HeaderJournal::PutBack(EditableFile* file) const {
 Status UndoInterruptedEdit(const std::string& path, Durability durability) {
   const HeaderJournal journal(path, durability);
   if (!journal.exists()) return Status();
-  HAULWAY_ASSIGN(const auto file, EditableFile::Open(path, durability));
+  HAULWAY_ASSIGN(const auto file,
+                 EditableFile::Open(WithoutLinks(path), durability));
   return journal.PutBack(file.get());
 }
 

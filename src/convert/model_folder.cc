@@ -150,19 +150,16 @@ Status ModelFolder::Sync(const std::string& folder) const {
   return SyncFolder(folder);
 }
 
-Result<std::vector<std::string>> ModelFolder::RemoveOthers(
+std::vector<std::string> ModelFolder::Others(
     const std::vector<std::string>& written) const {
-  std::vector<std::string> removed;
-  for (std::string& path : Found()) {
-    if (std::ranges::find(written, path) != written.end()) continue;
-    if (unlink(path.c_str()) != 0) {
-      return Status::FromErrno(errno, "removing a file of an older checkpoint")
-          .Of(path);
-    }
-    removed.push_back(std::move(path));
-  }
-  if (!removed.empty()) HAULWAY_TRY(Sync(folder_));
-  return removed;
+  std::vector<std::string> others = Found();
+  std::erase_if(others, [&](const std::string& path) {
+    return std::ranges::find(written, path) != written.end();
+  });
+  // "model.safetensors.index.json" and "model.safetensors" open the shards and
+  // themselves. They sort behind "model-00001-of-00002.safetensors".
+  std::ranges::reverse(others);
+  return others;
 }
 
 }  // namespace haulway::convert

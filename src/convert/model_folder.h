@@ -40,9 +40,9 @@ class ModelFolder {
   // Creates the folder, and those above it, if they do not exist. Does nothing
   // for a URL.
   Status Make();
-  // Removes files of an older checkpoint other than `written`: shards of
-  // another split, the single file or the index. Returns their paths.
-  Result<std::vector<std::string>> RemoveOthers(
+  // Returns the files of an older checkpoint other than `written`: the index,
+  // the single file, then shards of another split.
+  std::vector<std::string> Others(
       const std::vector<std::string>& written) const;
 
  private:

@@ -21,10 +21,10 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
-#include "convert/file_set.h"
 #include "convert/header_journal.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
+#include "convert/model_files.h"
 #include "convert/salvage.h"
 #include "convert/tensor_source.h"
 #include "haulway/convert.h"
@@ -230,7 +230,7 @@ class Repairing {
   }
 
   Status Write() {
-    convert::FileSetOptions files;
+    convert::ModelFilesOptions files;
     if (options_.to.has_value()) {
       files.format = *options_.to;
       HAULWAY_TRY(CheckEnding(path_, files.format));
@@ -258,7 +258,7 @@ class Repairing {
     for (LeftOut& other : convert::FindLeaves(index).others) {
       report_.left_out.push_back(std::move(other));
     }
-    convert::FileSet set(path_, files);
+    convert::ModelFiles set(path_, files);
     HAULWAY_TRY(set.Write(std::move(all)));
     HAULWAY_TRY(set.Commit());
     report_.bytes = set.stats().bytes;

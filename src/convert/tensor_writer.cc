@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -16,10 +15,11 @@
 #include "base/no_memory.h"
 #include "base/posix.h"
 #include "base/text.h"
-#include "convert/file_set.h"
+#include "convert/model_files.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/save.h"
+#include "io/temporary_file.h"
 #include "tensor/strided.h"
 
 namespace haulway {
@@ -27,11 +27,6 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
-
-std::string TemporaryFolder() {
-  const char* const folder = ::secure_getenv("TMPDIR");
-  return folder == nullptr || *folder == '\0' ? P_tmpdir : folder;
-}
 
 // Returns the folder for data that waits for `path`.
 std::string FolderOf(const std::string& path) {
@@ -71,7 +66,7 @@ class Covered {
 
 class Writer : public TensorWriter {
  public:
-  Writer(std::string path, convert::FileSetOptions files, UniqueFd spool,
+  Writer(std::string path, convert::ModelFilesOptions files, UniqueFd spool,
          const TensorWriterOptions& options)
       : path_(std::move(path)),
         files_(std::move(files)),
@@ -176,11 +171,11 @@ class Writer : public TensorWriter {
       for (TensorToWrite& tensor : tensors_.tensors) {
         if (tensor.bytes.length != 0) tensor.bytes.source = spool;
       }
-      convert::FileSet files(path_, files_);
+      convert::ModelFiles files(path_, files_);
       HAULWAY_TRY(files.Write(std::move(tensors_)));
       HAULWAY_TRY(files.Commit());
       WrittenFiles written;
-      for (const convert::FileSet::File& file : files.files()) {
+      for (const convert::ModelFiles::File& file : files.files()) {
         written.files.push_back(file.path);
       }
       written.write = files.stats();
@@ -204,7 +199,7 @@ class Writer : public TensorWriter {
   }
 
   const std::string path_;
-  const convert::FileSetOptions files_;
+  const convert::ModelFilesOptions files_;
   const UniqueFd spool_;
   bool is_open_ = true;
   uint64_t end_ = 0;  // End of the bytes in the spool.
@@ -218,7 +213,7 @@ class Writer : public TensorWriter {
 
 Result<std::unique_ptr<TensorWriter>> TensorWriter::Open(
     std::string path, const TensorWriterOptions& options) {
-  convert::FileSetOptions files;
+  convert::ModelFilesOptions files;
   if (options.format.has_value()) {
     files.format = *options.format;
     HAULWAY_TRY(CheckEnding(path, files.format));

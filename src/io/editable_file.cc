@@ -32,6 +32,15 @@ Result<std::unique_ptr<EditableFile>> EditableFile::Open(
   if (path.find('\0') != std::string::npos) {
     return Status(Code::kInvalidArgument, "path holds a NUL byte");
   }
+  HAULWAY_ASSIGN(const FinalName final_name, FollowLinks(path));
+  if (final_name.path != path && IsNamedByHash(final_name.path)) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("{} is a link to {}, which is named by the digest "
+                    "of its content and must not change: expected "
+                    "another file to write",
+                    Quote(path), Quote(final_name.path)));
+  }
   int fd = -1;
   const int error = ErrorOf([&] {
     fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);

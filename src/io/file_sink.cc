@@ -6,12 +6,13 @@
 // Durable files are written with direct I/O if possible; other files, if the
 // page cache turns out to be slower (WriteRoute).
 //
-// Writing to the target itself would leave a partial file after a crash and
-// change existing mappings of the file. It is done only if no file can be
-// created beside the target. Direct I/O is used from 32 MiB on, where it
-// becomes faster.
+// Writing to the target itself may leave a mixture after a crash, and changes
+// existing mappings of the file. It is done only if no file can be created
+// beside the target, or take its name: then the new content is written to a
+// file without a name elsewhere, and exchanged with the old one when it is
+// complete (exchange.h). Direct I/O is used from 32 MiB on, where it becomes
+// faster.
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
@@ -35,8 +36,11 @@
 #include "haulway/sink.h"
 #include "io/access_list.h"
 #include "io/direct_writer.h"
+#include "io/exchange.h"
+#include "io/file_of_set.h"
 #include "io/file_system.h"
 #include "io/own_mappings.h"
+#include "io/temporary_file.h"
 #include "io/write_route.h"
 
 namespace haulway {
@@ -49,9 +53,6 @@ constexpr uint64_t kDirectBytes = 32 * kMiB;
 // that is timed to find out.
 constexpr uint64_t kLargePageCacheWrite = kMiB;
 constexpr uint64_t kSmallestTimed = 512 * kKiB;
-constexpr std::string_view kTemporarySuffix = ".haulway-tmp";
-// Leaves room for the parts that Temporary() adds, in a name of 255 bytes.
-constexpr size_t kLongestStem = 200;
 
 std::string PathOfFd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
@@ -61,99 +62,40 @@ Status IsThere(std::string_view path) {
       fmt::format("{} is there already: expected a new name", Quote(path)));
 }
 
-// A Target is the final name of the file.
-class Target {
+class FileSink : public FileOfSet {
  public:
-  explicit Target(FinalName name)
-      : path_(std::move(name.path)), has_name_(name.has_name) {
-    const size_t slash = path_.rfind('/');
-    folder_ = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-    stem_ = path_.substr(slash == std::string::npos ? 0 : slash + 1)
-                .substr(0, kLongestStem);
-  }
-
-  const std::string& path() const { return path_; }
-  // Whether another file can take the target's place.
-  bool has_name() const { return has_name_; }
-  const std::string& folder() const { return folder_; }
-
-  std::string Temporary(int number) const {
-    return fmt::format("{}/.{}.{}-{}{}", folder_, stem_, ::getpid(), number,
-                       kTemporarySuffix);
-  }
-
-  // Removes the leftovers of killed runs: temporaries of this user that are not
-  // locked.
-  void Sweep() const {
-    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(folder_.c_str()),
-                                                     &::closedir);
-    if (folder == nullptr) return;
-    while (const dirent* entry = ::readdir(folder.get())) {
-      if (!IsTemporary(entry->d_name)) continue;
-      // O_NONBLOCK: do not wait for a pipe of that name.
-      const UniqueFd fd(
-          ::openat(::dirfd(folder.get()), entry->d_name,
-                   O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-      struct stat facts;
-      if (fd.get() >= 0 && ::fstat(fd.get(), &facts) == 0 &&
-          S_ISREG(facts.st_mode) && facts.st_uid == ::geteuid() &&
-          ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 &&
-          StillNames(::dirfd(folder.get()), entry->d_name, facts)) {
-        ::unlinkat(::dirfd(folder.get()), entry->d_name, 0);
-      }
-    }
-  }
-
- private:
-  // Returns whether the name is still that of the file. Its owner may have
-  // removed it before it was locked, and another have taken the name. While it
-  // is locked, nobody else removes it.
-  static bool StillNames(int folder, const char* name,
-                         const struct stat& file) {
-    struct stat named;
-    return ::fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-           named.st_dev == file.st_dev && named.st_ino == file.st_ino;
-  }
-
-  // Returns whether Temporary() of some process could have made `name`.
-  bool IsTemporary(std::string_view name) const {
-    const std::string prefix = "." + stem_ + ".";
-    if (!name.starts_with(prefix) || !name.ends_with(kTemporarySuffix) ||
-        name.size() < prefix.size() + kTemporarySuffix.size()) {
-      return false;
-    }
-    name.remove_prefix(prefix.size());
-    name.remove_suffix(kTemporarySuffix.size());
-    const auto is_number = [](std::string_view text) {
-      return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-    };
-    const size_t dash = name.find('-');
-    return dash != name.npos && is_number(name.substr(0, dash)) &&
-           is_number(name.substr(dash + 1));
-  }
-
-  std::string path_;
-  bool has_name_;
-  std::string folder_;
-  std::string stem_;
-};
-
-class FileSink : public ByteSink {
- public:
-  FileSink(std::string name, Target target, const FileSinkOptions& options)
-      : name_(std::move(name)), target_(std::move(target)), options_(options) {}
+  FileSink(std::string name, FinalName target, const FileSinkOptions& options,
+           bool is_of_set)
+      : name_(std::move(name)),
+        target_(std::move(target)),
+        options_(options),
+        is_of_set_(is_of_set) {}
   ~FileSink() override {
     // The temporary of a process that forked is not the child's.
     if (owner_ == ::getpid()) RemoveTemporary();
   }
 
   std::string_view name() const override { return name_; }
+  const std::string& path() const override { return target_.path; }
+
+  bool HasName() const override {
+    // Opening asks a network file system again.
+    const UniqueFd named(
+        ::open(path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    struct stat found;
+    struct stat written;
+    return (named.get() >= 0 ? ::fstat(named.get(), &found)
+                             : ::stat(path().c_str(), &found)) == 0 &&
+           ::fstat(fd_.get(), &written) == 0 &&
+           found.st_dev == written.st_dev && found.st_ino == written.st_ino;
+  }
 
   Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
     HAULWAY_TRY(OpenFile());
     if (size.has_value()) HAULWAY_TRY(Allocate(*size));
-    const bool is_large = size >= kDirectBytes;
-    const bool direct = options_.direct.value_or(durable() && is_large);
+    const bool is_large = size >= kDirectBytes && !in_place_;
+    const bool direct =
+        !in_place_ && options_.direct.value_or(durable() && is_large);
     if (direct || (is_large && options_.direct.value_or(true))) OpenDirect();
     has_choice_ = !direct;
     if (!has_choice_ && direct_.has_value()) {
@@ -187,22 +129,25 @@ class FileSink : public ByteSink {
         }) != 0) {
       return Failed("cannot set the size of");
     }
-    if (!in_place_) KeepMode();
-    if (durable() &&
-        RetryInterrupted([&] { return ::fsync(fd_.get()); }) != 0) {
+    if (in_place_) {
+      is_prepared_ = true;
+      return Status();
+    }
+    KeepMode();
+    if (durable() && RetryInterrupted([&] { return ::fsync(fd_.get()); }) != 0) {
       // Do not retry: dirty pages may count as clean now, so success would
       // prove nothing.
       return Failed("cannot sync");
     }
     if (!durable() && !WriteBack(fd_.get())) return Failed("cannot write");
-    if (!in_place_) HAULWAY_TRY(TakeTemporaryName());
+    HAULWAY_TRY(TakeTemporaryName());
     is_prepared_ = true;
     return Status();
   }
 
   Status Commit(uint64_t size) override {
     if (!is_prepared_) HAULWAY_TRY(Prepare(size));
-    return in_place_ ? Status() : TakeName(size);
+    return in_place_ ? Overwrite(size) : TakeName(size);
   }
 
  private:
@@ -216,17 +161,22 @@ class FileSink : public ByteSink {
   }
 
   Status Failed(std::string_view what) const {
-    return Status::FromErrno(errno,
-                             fmt::format("{} {}", what, Quote(target_.path())));
+    const int error = errno;
+    const std::string where =
+        in_place_ ? fmt::format(" through a file in {}", TemporaryFolder())
+                  : "";
+    return Status::FromErrno(
+        error, fmt::format("{} {}{}", what, Quote(path()), where));
   }
 
   Status OpenFile() {
-    if (target_.has_name()) target_.Sweep();
+    if (target_.has_name && !is_of_set_) SweepTemporaries(path());
     int fd = -1;
-    errno = target_.has_name() ? EOPNOTSUPP : EACCES;
-    if (options_.temporary == nullptr && target_.has_name()) {
+    errno = target_.has_name ? EOPNOTSUPP : EACCES;
+    if (options_.temporary == nullptr && target_.has_name) {
       fd = RetryInterrupted([&] {
-        return ::open(target_.folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC,
+        return ::open(FolderOfPath(path()).c_str(),
+                      O_TMPFILE | O_RDWR | O_CLOEXEC,
                       options_.is_private ? S_IRUSR | S_IWUSR : 0666);
       });
     }
@@ -241,44 +191,45 @@ class FileSink : public ByteSink {
     }
     const bool refused = errno == EACCES || errno == EPERM || errno == EROFS;
     if (fd < 0 && refused && options_.temporary == nullptr) {
-      if (options_.is_read) {
+      if (options_.is_read || is_of_set_) {
         return Failed("cannot make a new file beside");
       }
       const int old_error = errno;
-      fd = RetryInterrupted(
-          [&] { return ::open(target_.path().c_str(), O_RDWR | O_CLOEXEC); });
-      in_place_ = fd >= 0;
+      if (CanOverwrite()) return OpenInPlace();
       errno = old_error;
     }
     if (fd < 0) return Failed("cannot create");
     fd_ = UniqueFd(fd);
-    if (in_place_) HAULWAY_TRY(DetachFromTarget(fd));
     if (options_.temporary != nullptr) *options_.temporary = temporary_;
     return Status();
   }
 
-  // Keeps this process's data that was loaded from the target unchanged; it may
-  // be the data being saved.
-  Status DetachFromTarget(int target) const {
-    struct stat facts;
-    if (::fstat(target, &facts) != 0) return Failed("cannot look at");
-    return DetachMappings(facts, target_.path());
+  UniqueFd OpenTarget() const {
+    return UniqueFd(
+        RetryInterrupted([&] { return ::open(path().c_str(), O_RDWR | O_CLOEXEC); }));
+  }
+  bool CanOverwrite() const { return OpenTarget().get() >= 0; }
+
+  Status OpenInPlace() {
+    in_place_ = true;
+    HAULWAY_ASSIGN(fd_, OpenNameless(TemporaryFolder()));
+    return Status();
   }
 
   // Creates the temporary and locks it. It has at most the target's
   // permissions, because the data may be secret.
   int CreateTemporary() {
     struct stat old;
-    const bool exists = ::stat(target_.path().c_str(), &old) == 0;
+    const bool exists = ::stat(path().c_str(), &old) == 0;
     const mode_t mode =
         exists || options_.is_private ? S_IRUSR | S_IWUSR : 0666;
     for (int number = 0;; ++number) {
-      temporary_ = target_.Temporary(number);
+      temporary_ = TemporaryName(path(), number);
       const int fd = RetryInterrupted([&] {
         return ::open(temporary_.c_str(),
                       O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, mode);
       });
-      if (fd >= 0 && IsKept(fd)) return fd;
+      if (fd >= 0 && LockTemporary(fd)) return fd;
       if (fd >= 0) {
         ::close(fd);
       } else if (errno != EEXIST) {
@@ -288,17 +239,6 @@ class FileSink : public ByteSink {
     }
   }
 
-  // Locks the new temporary. Returns false if a Sweep() took it for the
-  // leftover of a killed run before it was locked: then it has lost its name,
-  // or will.
-  static bool IsKept(int fd) {
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      return false;
-    }
-    struct stat made;
-    return ::fstat(fd, &made) != 0 || made.st_nlink != 0;
-  }
-
   // Allocates the space, to detect a full disk at once and to avoid allocation
   // block by block, which on ext4 is a third of the time of a page cache write.
   // File systems without fallocate() are left alone. On tmpfs only the free
@@ -306,7 +246,7 @@ class FileSink : public ByteSink {
   Status Allocate(uint64_t size) {
     struct statfs facts;
     // One write allocates its space at once anyway.
-    if (size <= kPageCacheWrite || in_place_) return Status();
+    if (size <= kPageCacheWrite) return Status();
     if (::fstatfs(fd_.get(), &facts) == 0 && facts.f_type == TMPFS_MAGIC) {
       const bool is_limited = facts.f_blocks != 0;
       if (!is_limited ||
@@ -336,7 +276,7 @@ class FileSink : public ByteSink {
   // old one. Whatever cannot be kept widens no permission.
   void KeepMode() {
     struct stat old;
-    if (::stat(target_.path().c_str(), &old) != 0 || !S_ISREG(old.st_mode)) {
+    if (::stat(path().c_str(), &old) != 0 || !S_ISREG(old.st_mode)) {
       return;
     }
     struct stat made;
@@ -350,7 +290,7 @@ class FileSink : public ByteSink {
         (made.st_gid == old.st_gid ||
          ::fchown(fd_.get(), static_cast<uid_t>(-1), old.st_gid) == 0);
     mode_t mode = old.st_mode & (owner_kept && group_kept ? 07777 : 0777);
-    const AccessList list = AccessListOf(target_.path());
+    const AccessList list = AccessListOf(path());
     const bool list_kept = group_kept && SetAccessList(fd_.get(), list);
     // The mode of a file with a list has the list's mask for its group's bits.
     if (!list_kept && list.has_entries()) mode &= ~S_IRWXG | list.group_bits();
@@ -365,7 +305,7 @@ class FileSink : public ByteSink {
   // folder. Does nothing if it has one.
   Status TakeTemporaryName() {
     for (int number = 0; temporary_.empty(); ++number) {
-      const std::string temporary = target_.Temporary(number);
+      const std::string temporary = TemporaryName(path(), number);
       if (::linkat(AT_FDCWD, PathOfFd(fd_.get()).c_str(), AT_FDCWD,
                    temporary.c_str(), AT_SYMLINK_FOLLOW) == 0) {
         temporary_ = temporary;
@@ -380,17 +320,19 @@ class FileSink : public ByteSink {
   Status TakeName(uint64_t size) {
     if (options_.existing == Existing::kRefuse) {
       HAULWAY_TRY(TakeFreeName());
-    } else if (::rename(temporary_.c_str(), target_.path().c_str()) != 0) {
-      if (errno == EBUSY || errno == EXDEV) return Overwrite(size);
+    } else if (::rename(temporary_.c_str(), path().c_str()) != 0) {
+      const bool is_mount = errno == EBUSY || errno == EXDEV;
+      if (is_mount && !is_of_set_) return Overwrite(size);
       return Failed("cannot replace");
     }
     temporary_.clear();
-    return durable() ? SyncFolder(target_.folder(), fd_.get()) : Status();
+    if (is_of_set_ || !durable()) return Status();
+    return SyncFolder(FolderOfPath(path()), fd_.get());
   }
 
   // Renames the temporary. Fails if the name exists.
   Status TakeFreeName() {
-    const char* const name = target_.path().c_str();
+    const char* const name = path().c_str();
     if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, name,
                     RENAME_NOREPLACE) == 0) {
       return Status();
@@ -400,7 +342,7 @@ class FileSink : public ByteSink {
       ::unlink(temporary_.c_str());
       return Status();
     }
-    return errno == EEXIST ? IsThere(target_.path()) : Failed("cannot name");
+    return errno == EEXIST ? IsThere(path()) : Failed("cannot name");
   }
 
   Status WriteParts(uint64_t offset,
@@ -453,30 +395,21 @@ class FileSink : public ByteSink {
     return status;
   }
 
-  // Copies the finished file over its target, which is a mount point.
+  // Overwrites the target with the finished file. Data of this process that was
+  // loaded from the target, which may be the data being saved, stays unchanged.
   Status Overwrite(uint64_t size) {
-    const UniqueFd out(RetryInterrupted(
-        [&] { return ::open(target_.path().c_str(), O_WRONLY | O_CLOEXEC); }));
-    if (out.get() < 0) return Failed("cannot open");
-    HAULWAY_TRY(DetachFromTarget(out.get()));
-    std::string block(kMiB, '\0');
-    for (uint64_t done = 0; done < size;) {
-      const auto bytes =
-          std::as_writable_bytes(std::span(block))
-              .subspan(0, std::min<uint64_t>(block.size(), size - done));
-      HAULWAY_TRY(ReadFully(fd_.get(), done, bytes));
-      const std::span<const std::byte> part = bytes;
-      HAULWAY_TRY(WriteFully(out.get(), done, std::span(&part, 1)));
-      done += bytes.size();
+    const UniqueFd out = OpenTarget();
+    struct stat facts;
+    if (out.get() < 0 || ::fstat(out.get(), &facts) != 0) {
+      return Failed("cannot open");
     }
-    if (::ftruncate(out.get(), static_cast<off_t>(size)) != 0 ||
-        (durable() &&
-         RetryInterrupted([&] { return ::fsync(out.get()); }) != 0) ||
-        !WriteBack(out.get())) {
-      return Failed("cannot finish");
+    HAULWAY_TRY(DetachMappings(facts, path()));
+    Status status = ExchangeContent(out.get(), fd_.get(), size, durable());
+    if (!status.ok()) {
+      return std::move(status).In(fmt::format("overwriting {}", Quote(path())));
     }
     RemoveTemporary();
-    return Status();
+    return WriteBack(out.get()) ? Status() : Failed("cannot write");
   }
 
   void RemoveTemporary() {
@@ -485,8 +418,9 @@ class FileSink : public ByteSink {
   }
 
   const std::string name_;
-  const Target target_;
+  const FinalName target_;
   const FileSinkOptions options_;
+  const bool is_of_set_;
   UniqueFd fd_;
   std::optional<DirectWriter> direct_;
   bool has_choice_ = false;  // Whether each write may take either route.
@@ -548,36 +482,68 @@ std::unique_ptr<ByteSink> MakeStreamSink(UniqueFd fd, std::string name) {
       std::move(name));
 }
 
-}  // namespace
+// Where a file will be written.
+struct Place {
+  FinalName name;
+  FileSinkOptions options;
+  std::optional<mode_t> mode;  // Of what is there.
+};
 
-Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
-                                               const FileSinkOptions& options) {
+Result<Place> PlaceOf(const std::string& path, const FileSinkOptions& options) {
   if (path.empty() || path.find('\0') != std::string::npos) {
     return Status(Code::kInvalidArgument,
                   path.empty() ? "path is empty" : "path holds a NUL byte");
   }
-  HAULWAY_ASSIGN(FinalName name, FollowLinks(path));
+  Place place;
+  place.options = options;
+  HAULWAY_ASSIGN(place.name, FollowLinks(path));
   struct stat facts;
-  const bool exists = ::stat(name.path.c_str(), &facts) == 0;
-  FileSinkOptions own = options;
-  if (options.replaces_link && name.has_name && name.path != path &&
-      (!exists || S_ISREG(facts.st_mode))) {
-    name.path = path;
-    own.is_read = true;  // The file that the link leads to is another's.
+  if (::stat(place.name.path.c_str(), &facts) == 0) place.mode = facts.st_mode;
+  const bool is_file = !place.mode.has_value() || S_ISREG(*place.mode);
+  if (is_file && place.name.has_name && place.name.path != path &&
+      (options.replaces_link || IsNamedByHash(place.name.path))) {
+    place.name.path = path;
+    // The file that the link leads to is another's.
+    place.options.is_read = true;
   }
-  Target target(std::move(name));
-  if (path.back() == '/' || (exists && S_ISDIR(facts.st_mode))) {
+  if (path.back() == '/' || (!is_file && S_ISDIR(*place.mode))) {
     return Status(Code::kUnsupported,
                   fmt::format("cannot write to a folder: {}", Quote(path)));
   }
-  if (exists && options.existing == Existing::kRefuse) return IsThere(path);
-  if (exists && !S_ISREG(facts.st_mode)) {
+  if (place.mode.has_value() && options.existing == Existing::kRefuse) {
+    return IsThere(path);
+  }
+  return place;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
+                                               const FileSinkOptions& options) {
+  HAULWAY_ASSIGN(Place place, PlaceOf(path, options));
+  if (place.mode.has_value() && !S_ISREG(*place.mode)) {
     HAULWAY_ASSIGN(UniqueFd fd,
-                   OpenStream(target.path(), S_ISFIFO(facts.st_mode), path));
+                   OpenStream(place.name.path, S_ISFIFO(*place.mode), path));
     return MakeStreamSink(std::move(fd), std::move(path));
   }
   return std::unique_ptr<ByteSink>(
-      std::make_unique<FileSink>(std::move(path), std::move(target), own));
+      std::make_unique<FileSink>(std::move(path), std::move(place.name),
+                                 place.options, /*is_of_set=*/false));
+}
+
+Result<std::unique_ptr<FileOfSet>> OpenFileOfSet(
+    std::string path, const FileSinkOptions& options) {
+  HAULWAY_ASSIGN(Place place, PlaceOf(path, options));
+  if (!place.name.has_name ||
+      (place.mode.has_value() && !S_ISREG(*place.mode))) {
+    return Status(Code::kUnsupported,
+                  fmt::format("{} is no regular file, so that it cannot become "
+                              "visible together with others",
+                              Quote(path)));
+  }
+  return std::unique_ptr<FileOfSet>(
+      std::make_unique<FileSink>(std::move(path), std::move(place.name),
+                                 place.options, /*is_of_set=*/true));
 }
 
 }  // namespace haulway

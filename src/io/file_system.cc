@@ -102,6 +102,12 @@ Result<FinalName> FollowLinks(std::string path) {
                            fmt::format("cannot follow {}", Quote(first)));
 }
 
+bool IsNamedByHash(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  return (name.size() == 40 || name.size() == 64) &&
+         name.find_first_not_of("0123456789abcdef") == name.npos;
+}
+
 bool IsSameFile(const std::string& a, const std::string& b) {
   struct stat first;
   struct stat second;

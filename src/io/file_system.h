@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "haulway/status.h"
 
@@ -33,6 +34,11 @@ struct FinalName {
 // Follows symbolic links from `path`, including a last one whose target does
 // not exist yet. Fails with kIoError for circular links.
 Result<FinalName> FollowLinks(std::string path);
+
+// Returns whether a file is named by the digest of its content, 40 or 64
+// hexadecimal digits, as in the caches of huggingface_hub and Git LFS. Such a
+// file must not change: other links lead to it.
+bool IsNamedByHash(std::string_view path);
 
 // Returns whether both names lead to one file or folder, which exists.
 bool IsSameFile(const std::string& a, const std::string& b);

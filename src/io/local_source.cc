@@ -12,6 +12,7 @@
 #include "io/direct_file.h"
 #include "io/file_system.h"
 #include "io/page_cache.h"
+#include "io/temporary_file.h"
 
 namespace haulway {
 
@@ -60,8 +61,15 @@ Result<std::shared_ptr<const LocalFile>> OpenLocalFile(std::string path,
   if (path.find('\0') != path.npos) {
     return Status(Code::kInvalidArgument, "path holds a NUL byte");
   }
-  HAULWAY_ASSIGN(UniqueFd fd,
-                 writable ? OpenForWriting(path) : OpenForReading(path));
+  auto opened = writable ? OpenForWriting(path) : OpenForReading(path);
+  if (!opened.ok() && opened.status().code() == Code::kNotFound &&
+      !FindTemporary(path).empty()) {
+    return Status::FromErrno(
+        ENOENT, fmt::format("cannot open {}, of which a save goes on, or did "
+                            "not end",
+                            Quote(path)));
+  }
+  HAULWAY_ASSIGN(UniqueFd fd, std::move(opened));
   HAULWAY_ASSIGN(const uint64_t size, RegularFileSize(fd.get(), path));
   return std::make_shared<const LocalFile>(std::move(fd), size, std::move(path),
                                            writable);

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -269,6 +271,31 @@ TEST_P(InPlaceTest, SharedMappingsOfTheTargetAreRefusedAndItIsKept) {
   });
 }
 
+TEST_P(InPlaceTest, AWriteThatDoesNotEndLeavesTheOldContent) {
+  ASSERT_TRUE(Save(Path(), "old").ok());
+  RunConfined([&] {
+    {
+      const auto sink = Open(Path());
+      if (!sink->Begin(3).ok()) return false;
+      if (!sink->WriteAt(0, Bytes("new")).ok()) return false;
+    }
+    return ReadFile(Path()) == "old" && Save(Path(), "new").ok() &&
+           ReadFile(Path()) == "new";
+  });
+}
+
+TEST_P(InPlaceTest, ALimitOfSizeLeavesTheOldContent) {
+  ASSERT_TRUE(Save(Path(), std::string(5000, 'o')).ok());
+  RunConfined([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {100'000, RLIM_INFINITY};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const Status status = Save(Path(), std::string(100'001, 'n'));
+    return status.code() == Code::kIoError &&
+           ReadFile(Path()) == std::string(5000, 'o');
+  });
+}
+
 TEST_P(InPlaceTest, TheFileBehindALinkToReplaceIsNeverOverwritten) {
   ASSERT_TRUE(Save(Path(), "old").ok());
   fs::create_symlink("f", folder_ / "link");
@@ -293,12 +320,11 @@ TEST_P(InPlaceTest, ATargetThatIsReadIsNeverOverwritten) {
 TEST_P(FileSinkTest, LeftoversOfKilledRunsAreRemovedAndThoseOfLiveOnesKept) {
   std::ofstream(Path(".f.1-0.haulway-tmp")) << "dead";
   std::ofstream(Path(".f.2-0.haulway-tmp")) << "alive";
-  std::ofstream(Path(".other.1-0.haulway-tmp")) << "another's";
+  std::ofstream(Path(".other.1-0.haulway-tmp")) << "dead";
   const int alive = ::open(Path(".f.2-0.haulway-tmp").c_str(), O_RDONLY);
   ASSERT_EQ(::flock(alive, LOCK_EX), 0);
   ASSERT_TRUE(Save(Path(), "x").ok());
-  EXPECT_THAT(Names(),
-              ElementsAre(".f.2-0.haulway-tmp", ".other.1-0.haulway-tmp", "f"));
+  EXPECT_THAT(Names(), ElementsAre(".f.2-0.haulway-tmp", "f"));
   ::close(alive);
 }
 
@@ -314,14 +340,28 @@ TEST(FunctionSink, NullFunctionsAndStringsAreRefused) {
 TEST_P(FileSinkTest, WhatOthersNamedAlikeIsKept) {
   const std::string names[] = {
       ".f..haulway-tmp",  ".f.1-.haulway-tmp",    ".f.1-0-1.haulway-tmp",
-      ".f.1.haulway-tmp", ".f.a-1.haulway-tmp",   ".f.b.1-0.haulway-tmp",
-      ".f.haulway-tmp",   ".f.notes.haulway-tmp",
+      ".f.1.haulway-tmp", ".f.a-1.haulway-tmp",   ".1-0.haulway-tmp",
+      ".f.haulway-tmp",   ".f.notes.haulway-tmp", "f.1-0.haulway-tmp",
   };
   for (const std::string& name : names) std::ofstream(Path(name)) << "mine";
   ASSERT_EQ(::mkfifo(Path(".f.3-0.haulway-tmp").c_str(), 0600), 0);
   ASSERT_EQ(::mkdir(Path(".f.4-0.haulway-tmp").c_str(), 0700), 0);
   ASSERT_TRUE(Save(Path(), "x").ok());
   EXPECT_EQ(Names().size(), std::size(names) + 3);
+}
+
+// Other links lead to a file that is named by its hash.
+TEST_P(FileSinkTest, ALinkToAFileNamedByItsHashIsReplaced) {
+  for (const size_t digits : {40, 64}) {
+    const std::string blob(digits, 'a');
+    ASSERT_TRUE(Save(Path(blob), "old").ok());
+    fs::create_symlink(blob, folder_ / "link");
+    ASSERT_TRUE(Save(Path("link"), "new").ok());
+    EXPECT_FALSE(fs::is_symlink(folder_ / "link"));
+    EXPECT_EQ(ReadFile(Path("link")), "new");
+    EXPECT_EQ(ReadFile(Path(blob)), "old");
+    fs::remove(folder_ / "link");
+  }
 }
 
 TEST_P(FileSinkTest, LongestNamesCanBeWritten) {

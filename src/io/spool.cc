@@ -6,15 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <iterator>
+
+#include "io/temporary_file.h"
 
 namespace haulway {
 
 Status Spool::Open() {
-  const char* const folder = ::secure_getenv("TMPDIR");
-  const bool is_set = folder != nullptr && *folder != '\0';
-  HAULWAY_ASSIGN(own_, OpenNameless(is_set ? folder : "/tmp"));
+  HAULWAY_ASSIGN(own_, OpenNameless(TemporaryFolder()));
   return Status();
 }
 

@@ -39,12 +39,21 @@ def main(request, journal, out, inputs):
     """
     request = json.loads(request)
     output = _Output()
+    received = []
+
+    def stop(number, frame):
+        received.append(number)
+        raise KeyboardInterrupt
+
     try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, stop)
         # cli/bulk.cc has held an interrupt back while Python started.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         code = _run(request, journal, out, inputs, output)
     except KeyboardInterrupt:
-        code = _INTERRUPTED
+        code = 128 + received[0] if received else _INTERRUPTED
     except BrokenPipeError:  # The reader has closed the pipe.
         code = FAILED
     except (Error, OSError, ImportError) as error:

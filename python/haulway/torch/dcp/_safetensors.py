@@ -32,7 +32,6 @@ from torch.futures import Future
 from ... import _haulway
 from ..._config import given
 from ..._errors import CorruptError, NotFoundError, UnsupportedError
-from ..._reading.remote import target_of
 from ..._torch.factory import dtype_of, name_of_dtype
 from ._reader import Reader
 from ._writer import Writer
@@ -271,9 +270,11 @@ class SafetensorsWriter(Writer):
         process writes whole tensors, and an index.
     path, overwrite, durability, remote: as for Writer.
 
-    Entries that are not tensors are refused before a file is created. Each
-    file is replaced in one step, but not all of them together: save into a new
-    directory if an older checkpoint must stay complete.
+    Entries that are not tensors are refused before a file is created. The files
+    and their index become visible as one, and those of an older save go. With
+    save_distributed=True each file is replaced in one step, but not all of them
+    together: save into a new directory if an older checkpoint must stay
+    complete.
 
     For one save at a time, and for one thread. Methods raise Error if a file
     cannot be written.
@@ -287,6 +288,19 @@ class SafetensorsWriter(Writer):
         )
         self._mapping = fqn_to_index_mapping
         self._distributed = save_distributed
+
+    def reset(self, checkpoint_id=None):
+        """Begins a save; `checkpoint_id` is another path, if it is given."""
+        super().reset(checkpoint_id)
+        self._set = None
+
+    def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
+        """Begins a save, as torch calls it.
+
+        is_coordinator: whether finish() is called in this process.
+        """
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        self._finishes = is_coordinator
 
     def prepare_local_plan(self, plan):
         """Makes the directory, and returns `plan`. Raises UnsupportedError for
@@ -333,6 +347,8 @@ class SafetensorsWriter(Writer):
             number = mapping.get(item.index.fqn, 1)
             name = self._file(number, count, plan.storage_data)
             files.setdefault(name, []).append(item)
+        if self._finishes and not self._distributed:
+            self._set = _haulway.FileSet(self._durability)
         done = Future()
         done.set_result([
             result for name, items in files.items()
@@ -361,7 +377,7 @@ class SafetensorsWriter(Writer):
                 "kUnsupported",
             )
         _haulway.write_tensors(
-            target_of(self._path_of(name), self._remote), "safetensors", rows,
+            self._target(name, self._set), "safetensors", rows,
             {_OFFSETS: json.dumps(offsets), _SIZES: json.dumps(sizes),
              _VERSION: "1.0", "format": "pt"},
             {"durability": self._durability,
@@ -373,7 +389,7 @@ class SafetensorsWriter(Writer):
         ]
 
     def finish(self, metadata, results):
-        """Writes the index of all files.
+        """Writes the index of all files, and makes them visible.
 
         metadata: torch's Metadata of the save.
         results: what write_data() returned in each rank.
@@ -390,4 +406,14 @@ class SafetensorsWriter(Writer):
                 for one in written
             },
         }
-        self._put(_INDEX, [json.dumps(index, indent=2).encode()])
+        files, self._set = self._set, None
+        self._put(_INDEX, [json.dumps(index, indent=2).encode()], files)
+        if self._is_remote:
+            self._put(_INDEX, [_haulway.UNFINISHED_INDEX])
+            files.commit(None)
+            return
+        names = {one.storage_data.relative_path for one in written}
+        files.commit(lambda: [
+            os.path.join(self._path, name) for name in os.listdir(self._path)
+            if _FILE.fullmatch(name) and name not in names
+        ])

@@ -2,16 +2,18 @@
 
 # Design: data files get names that no checkpoint in the directory has, made from
 # the id of the save. The library writes each file atomically: it appears
-# complete and, with durability, after its bytes are on the disk. Last,
-# `.metadata` atomically replaces the old one. Only then are files removed that
-# it does not name: those of the old checkpoint, and of killed saves. So at any
-# moment there is an old `.metadata` with all its files, or a new one with all
-# of its own.
+# complete and, with durability, after its bytes are on the disk. Last, under the
+# lock of a FileSet, `.metadata` atomically replaces the old one, and files are
+# removed that it does not name: those of the old checkpoint, and of killed
+# saves. So at any moment there is an old `.metadata` with all its files, or a
+# new one with all of its own. Of two saves at once, the one that ends first
+# removes the files of the other, which then fails.
 
 from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import os
 import pickle
 import re
@@ -28,7 +30,7 @@ from torch.futures import Future
 from ... import _haulway
 from ..._config import given
 from ..._describing import described, path_text
-from ..._errors import InvalidArgumentError, NotFoundError
+from ..._errors import InvalidArgumentError, NotFoundError, UnavailableError
 from ..._making.allowed import by_name
 from ..._options import REMOTE
 from ..._reading.call import Reading
@@ -42,9 +44,6 @@ _VERSION = getattr(filesystem, "CURRENT_DCP_VERSION", None)
 
 # Data files of saves by torch's writer or by this one.
 _DATA_FILE = re.compile(r"__(\d+)_\d+(-[0-9a-f]{12})?\.distcp")
-_UNFINISHED = re.compile(
-    r"\.__(\d+)_\d+-[0-9a-f]{12}\.distcp\.\d+-\d+\.haulway-tmp"
-)
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 
 # Name of the threads of dcp.async_save(); each ends with its save.
@@ -198,8 +197,10 @@ class Writer(StorageWriter):
         name = (
             ".metadata" if self._rank is None else f"__{self._rank}.metadata"
         )
-        self._put(name, [pickle.dumps(metadata, 4)])
-        self._tidy(metadata)
+        files = _haulway.FileSet(self._durability)
+        self._put(name, [pickle.dumps(metadata, 4)], files)
+        files.commit(None if self._is_remote else
+                     functools.partial(self._replaced, metadata))
 
     def storage_meta(self):
         """Returns the ids of the directory and of the save."""
@@ -240,10 +241,16 @@ class Writer(StorageWriter):
             return False
         return True
 
-    def _put(self, name, items):
-        """Writes a file of items; returns the (offset, length) of each."""
+    def _target(self, name, files=None):
+        """Returns the target of a file, in a FileSet if one is given."""
+        target = target_of(self._path_of(name), self._remote)
+        return target if files is None else _haulway.file_of_set(files, target)
+
+    def _put(self, name, items, files=None):
+        """Writes a file of items, in a FileSet if one is given; returns the
+        (offset, length) of each."""
         ranges, _ = _haulway.write_items(
-            target_of(self._path_of(name), self._remote), items, {
+            self._target(name, files), items, {
                 **{option: given("save", option, None)
                    for option in ("storage_alignment", "compute_crc32",
                                   "threads")},
@@ -286,21 +293,28 @@ class Writer(StorageWriter):
             for item, (offset, length) in zip(items, ranges)
         ]
 
-    def _tidy(self, metadata):
-        """Removes files of older saves that the new `.metadata` replaces."""
-        if self._is_remote:
-            return
+    def _replaced(self, metadata):
+        """Returns the paths of files of older saves that the new `.metadata`
+        replaces. Raises UnavailableError if another save removed those that it
+        names."""
         named = {one.relative_path for one in metadata.storage_data.values()}
-        for name in os.listdir(self._path):
-            data = _DATA_FILE.fullmatch(name) or _UNFINISHED.fullmatch(name)
-            if data:
+        there = os.listdir(self._path)
+        if gone := named.difference(there):
+            raise UnavailableError(
+                f"another save at the same time removed {min(gone)}: save "
+                f"again; of {self._path}", "kUnavailable",
+            )
+        old = []
+        for name in there:
+            if data := _DATA_FILE.fullmatch(name):
                 is_old = name not in named and (
                     self._rank is None or int(data[1]) == self._rank
                 )
             else:
                 is_old = self._rank is None and _RANK_METADATA.fullmatch(name)
             if is_old:
-                os.unlink(os.path.join(self._path, name))
+                old.append(os.path.join(self._path, name))
+        return old
 
 
 def _size_of(item):

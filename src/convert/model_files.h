@@ -7,10 +7,12 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "convert/shards.h"
 #include "haulway/checkpoint.h"
+#include "haulway/file_set.h"
 #include "haulway/index.h"
 #include "haulway/layout.h"
 #include "haulway/save.h"
@@ -24,7 +26,7 @@ namespace haulway::convert {
 // source.
 bool IsCopied(const Layout& layout);
 
-struct FileSetOptions {
+struct ModelFilesOptions {
   Format format = Format::kTorch;
   // Maximum tensor bytes per file; 0 for a single file.
   uint64_t shard_bytes = 0;
@@ -36,10 +38,10 @@ struct FileSetOptions {
   std::vector<const Checkpoint*> from{};
 };
 
-// A FileSet becomes visible when all of its files are written. If it is
-// destroyed without Commit(), it leaves no trace. Must not be used by two
-// threads at once.
-class FileSet {
+// ModelFiles become visible as one (haulway/file_set.h) when all are written.
+// If they are destroyed without Commit(), they leave no trace. Must not be used
+// by two threads at once.
+class ModelFiles {
  public:
   struct File {
     std::string path;
@@ -51,10 +53,10 @@ class FileSet {
     bool is_part = false;
   };
 
-  FileSet(std::string path, FileSetOptions options);
-  FileSet(const FileSet&) = delete;
-  FileSet& operator=(const FileSet&) = delete;
-  ~FileSet();
+  ModelFiles(std::string path, ModelFilesOptions options);
+  ModelFiles(const ModelFiles&) = delete;
+  ModelFiles& operator=(const ModelFiles&) = delete;
+  ~ModelFiles();
 
   // Writes all files. Call it once. Fails as LayOut() and Write() do.
   Status Write(TensorsToWrite all);
@@ -63,28 +65,29 @@ class FileSet {
   // Opens a written file before Commit(), if the options ask for reading back.
   // Fails as opening does.
   Result<std::shared_ptr<const ByteSource>> OpenBack(const File& file) const;
-  // Makes all files visible, the index last, once all of them are synced. If
-  // that fails halfway, e.g. because a file became a folder, the files before
-  // it stay.
-  Status Commit();
+  // Makes all files visible, the index last, once all of them are synced. `old`
+  // is as in FileSet::Commit().
+  Status Commit(const FileSet::OldFiles& old = nullptr);
   // Sums over all files.
   const WriteStats& stats() const { return stats_; }
 
  private:
-  class LateSink;
   class WrittenMetadata;
 
-  Result<LateSink*> Open(File file, bool is_copied);
+  Result<std::unique_ptr<ByteSink>> Open(File new_file, bool is_copied);
+  Result<std::unique_ptr<ByteSink>> OpenSinkOf(
+      const std::string& path, const FileSinkOptions& options) const;
   Status WriteShards(TensorsToWrite all, const Split& split,
                      std::span<const ShardItem> items);
   Status WriteDirectory(TensorsToWrite all, const Split& split);
   Status WriteOne(const Layout& layout, File file);
-  Status WriteText(const std::string& text, File file);
+  Status WriteText(std::string_view text, File file);
 
   const std::string path_;
-  const FileSetOptions options_;
+  const ModelFilesOptions options_;
   std::vector<File> files_;
-  std::vector<std::unique_ptr<LateSink>> sinks_;  // Parallel to files_.
+  FileSet set_;
+  bool is_alone_ = false;  // Whether there is only one file.
   // Total bytes of all tensors, for progress reports.
   uint64_t total_ = 0;
   WriteStats stats_;

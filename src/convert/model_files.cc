@@ -1,14 +1,13 @@
-// Design: all files are written to sinks that delay their Commit(), so nothing
-// is visible before everything is written. Then they are committed in order,
-// with the file that opens the others last. A model's files are laid out one
-// after another, each when it is written. Those of a directory are laid out
-// together, because `.metadata` has the place of every tensor. Files that are
-// read back before Commit() are opened under the sinks' temporary names.
+// Design: all files are written to sinks of one FileSet, so nothing is visible
+// before everything is written. A model's files are laid out one after another,
+// each when it is written. Those of a directory are laid out together, because
+// `.metadata` has the place of every tensor. Files that are read back before
+// Commit() are opened under the sinks' temporary names.
 //
-// Alternative not taken: commit each file when it is written. A conversion that
-// fails would leave some of them.
+// Alternative not taken: make each file visible when it is written. A conversion
+// that fails would leave some of them.
 
-#include "convert/file_set.h"
+#include "convert/model_files.h"
 
 #include <fmt/format.h>
 
@@ -36,6 +35,12 @@ uint64_t BytesOf(const TensorToWrite& tensor) {
   uint64_t bytes = ItemBytes(tensor.dtype);
   for (const int64_t size : tensor.shape) bytes *= static_cast<uint64_t>(size);
   return bytes;
+}
+
+Status WriteWhole(std::string_view text, ByteSink* sink) {
+  HAULWAY_TRY(sink->Begin(text.size()).status());
+  HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
+  return sink->Commit(text.size());
 }
 
 TensorsToWrite PartOf(const TensorsToWrite& all,
@@ -69,8 +74,8 @@ bool IsCopied(const Layout& layout) {
 }
 
 // A WrittenMetadata is a `.metadata` that is not visible yet. Its neighbours
-// are the data files of the same FileSet.
-class FileSet::WrittenMetadata : public ByteSource {
+// are the data files of the same set.
+class ModelFiles::WrittenMetadata : public ByteSource {
  public:
   WrittenMetadata(std::shared_ptr<const ByteSource> bytes, std::string path,
                   std::span<const File> files)
@@ -100,60 +105,13 @@ class FileSet::WrittenMetadata : public ByteSource {
   const std::span<const File> files_;
 };
 
-// A LateSink is committed later, when all others are written.
-class FileSet::LateSink : public ByteSink {
- public:
-  // Opens the sink. Begin() stores the temporary name in temporary().
-  static Result<std::unique_ptr<LateSink>> Open(const std::string& path,
-                                                FileSinkOptions options,
-                                                bool is_named,
-                                                const SinkOpener& open) {
-    auto late = std::make_unique<LateSink>();
-    if (is_named) options.temporary = &late->temporary_;
-    if (is_named && !LocalPath(path).has_value()) {
-      return Status(Code::kUnsupported,
-                    fmt::format("{} cannot be read back before it is whole: "
-                                "expected a path, or no proof",
-                                Quote(path)));
-    }
-    auto sink = open ? open(path, options) : OpenSink(path, {.file = options});
-    if (!sink.ok()) return std::move(sink).status();
-    late->sink_ = *std::move(sink);
-    return late;
-  }
+ModelFiles::ModelFiles(std::string path, ModelFilesOptions options)
+    : path_(std::move(path)),
+      options_(std::move(options)),
+      set_(options_.durability) {}
+ModelFiles::~ModelFiles() = default;
 
-  std::string_view name() const override { return sink_->name(); }
-  Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
-    return sink_->Begin(size);
-  }
-  Status WriteAt(uint64_t offset,
-                 std::span<const std::span<const std::byte>> parts) override {
-    return sink_->WriteAt(offset, parts);
-  }
-  Status CopyAt(uint64_t offset, const FileBytes& from,
-                uint64_t length) override {
-    return sink_->CopyAt(offset, from, length);
-  }
-  uint64_t direct_bytes() const override { return sink_->direct_bytes(); }
-  Status Commit(uint64_t size) override {
-    size_ = size;
-    return Status();
-  }
-  Status PrepareNow() { return sink_->Prepare(size_); }
-  Status CommitNow() { return sink_->Commit(size_); }
-  const std::string& temporary() const { return temporary_; }
-
- private:
-  std::string temporary_;
-  std::unique_ptr<ByteSink> sink_;
-  uint64_t size_ = 0;
-};
-
-FileSet::FileSet(std::string path, FileSetOptions options)
-    : path_(std::move(path)), options_(std::move(options)) {}
-FileSet::~FileSet() = default;
-
-Status FileSet::Write(TensorsToWrite all) {
+Status ModelFiles::Write(TensorsToWrite all) {
   // Names must differ in all files together.
   HAULWAY_TRY(SettleTensors(EntryOf(options_.format), options_.save, &all));
   std::vector<ShardItem> items;
@@ -181,9 +139,10 @@ Status FileSet::Write(TensorsToWrite all) {
              : WriteShards(std::move(all), split, items);
 }
 
-Status FileSet::WriteShards(TensorsToWrite all, const Split& split,
-                            std::span<const ShardItem> items) {
+Status ModelFiles::WriteShards(TensorsToWrite all, const Split& split,
+                               std::span<const ShardItem> items) {
   const size_t count = split.shards.size();
+  is_alone_ = count == 1;
   const PlaceFunctions* place = EntryOf(options_.format).place;
   if (count > 1 && !HasFolders(path_)) {
     return Status(Code::kUnsupported,
@@ -206,13 +165,13 @@ Status FileSet::WriteShards(TensorsToWrite all, const Split& split,
                    LayOut(std::move(part), options_.format, save));
     HAULWAY_TRY(WriteOne(*layout, std::move(file)));
   }
-  if (count == 1) return Status();
+  if (is_alone_) return Status();
   return WriteText(IndexText(path_, items, split),
                    {.path = IndexPath(path_), .is_part = true});
 }
 
 // Writes a directory. Its `.metadata` opens it, and lists all tensors.
-Status FileSet::WriteDirectory(TensorsToWrite all, const Split& split) {
+Status ModelFiles::WriteDirectory(TensorsToWrite all, const Split& split) {
   HAULWAY_ASSIGN(const dcp::DirectoryToWrite directory,
                  dcp::LayOutDirectory(all, split.shards, path_, options_.save));
   for (const dcp::DirectoryToWrite::File& file : directory.files) {
@@ -225,7 +184,7 @@ Status FileSet::WriteDirectory(TensorsToWrite all, const Split& split) {
   return WriteText(directory.metadata, std::move(metadata));
 }
 
-Result<std::shared_ptr<const ByteSource>> FileSet::OpenBack(
+Result<std::shared_ptr<const ByteSource>> ModelFiles::OpenBack(
     const File& file) const {
   HAULWAY_ASSIGN(
       auto source,
@@ -235,12 +194,18 @@ Result<std::shared_ptr<const ByteSource>> FileSet::OpenBack(
       std::make_shared<WrittenMetadata>(std::move(source), file.path, files_));
 }
 
-Status FileSet::Commit() {
+Status ModelFiles::Commit(const FileSet::OldFiles& old) {
   const auto start = std::chrono::steady_clock::now();
-  // A failure to sync one file must not leave others in place of older shards
-  // with the same names.
-  for (const auto& sink : sinks_) HAULWAY_TRY(sink->PrepareNow());
-  for (const auto& sink : sinks_) HAULWAY_TRY(sink->CommitNow());
+  HAULWAY_TRY(set_.Prepare());
+  const bool is_sharded =
+      files_.size() > 1 && options_.format != Format::kTorchDcp;
+  if (is_sharded && !LocalPath(path_).has_value()) {
+    // Uploads take their names one by one, and replace older shards of these
+    // names. Until the index is the new one, none may join the two.
+    HAULWAY_ASSIGN(const auto index, OpenSinkOf(files_.back().path, {}));
+    HAULWAY_TRY(WriteWhole(kUnfinishedIndex, index.get()));
+  }
+  HAULWAY_TRY(set_.Commit(old));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
@@ -249,28 +214,43 @@ Status FileSet::Commit() {
   return Status();
 }
 
-Result<FileSet::LateSink*> FileSet::Open(File file, bool is_copied) {
+Result<std::unique_ptr<ByteSink>> ModelFiles::OpenSinkOf(
+    const std::string& path, const FileSinkOptions& options) const {
+  return options_.open ? options_.open(path, options)
+                       : OpenSink(path, {.file = options});
+}
+
+Result<std::unique_ptr<ByteSink>> ModelFiles::Open(File new_file,
+                                                   bool is_copied) {
+  File* const file = &files_.emplace_back(std::move(new_file));
   for (const Checkpoint* const from : options_.from) {
-    if (!IsFileOf(*from, file.path)) continue;
+    if (!IsFileOf(*from, file->path)) continue;
     return Status(Code::kInvalidArgument,
                   fmt::format("{} is a file of a checkpoint that is read: "
                               "expected another name",
-                              Quote(file.path)));
+                              Quote(file->path)));
   }
   FileSinkOptions options;
   options.durability = options_.durability;
   // Direct I/O may not write the last bytes before Commit(), and kernel copies
   // go through the page cache.
   if (options_.is_read_back || is_copied) options.direct = false;
-  HAULWAY_ASSIGN(
-      auto sink,
-      LateSink::Open(file.path, options, options_.is_read_back, options_.open));
-  files_.push_back(std::move(file));
-  sinks_.push_back(std::move(sink));
-  return sinks_.back().get();
+  const auto local = LocalPath(file->path);
+  if (options_.is_read_back) {
+    if (!local.has_value()) {
+      return Status(Code::kUnsupported,
+                    fmt::format("{} cannot be read back before it is whole: "
+                                "expected a path, or no proof",
+                                Quote(file->path)));
+    }
+    options.temporary = &file->temporary;  // Set by Begin().
+  }
+  if (local.has_value() && !is_alone_) return set_.AddFile(*local, options);
+  HAULWAY_ASSIGN(auto sink, OpenSinkOf(file->path, options));
+  return set_.AddSink(std::move(sink));
 }
 
-Status FileSet::WriteOne(const Layout& layout, File file) {
+Status ModelFiles::WriteOne(const Layout& layout, File file) {
   WriteOptions write = options_.save.write;
   const uint64_t before = stats_.tensor_bytes;
   if (options_.save.write.progress) {
@@ -278,22 +258,17 @@ Status FileSet::WriteOne(const Layout& layout, File file) {
       options_.save.write.progress(std::min(before + done, total_), total_);
     };
   }
-  HAULWAY_ASSIGN(LateSink* const sink, Open(std::move(file), IsCopied(layout)));
+  HAULWAY_ASSIGN(const auto sink, Open(std::move(file), IsCopied(layout)));
   HAULWAY_ASSIGN(const WriteStats stats, haulway::Write(layout, *sink, write));
-  files_.back().temporary = sink->temporary();
   AddUp(stats, &stats_);
   return Status();
 }
 
-Status FileSet::WriteText(const std::string& text, File file) {
-  HAULWAY_ASSIGN(LateSink* const sink, Open(std::move(file), false));
-  HAULWAY_TRY(sink->Begin(text.size()).status());
-  HAULWAY_TRY(
-      static_cast<ByteSink*>(sink)->WriteAt(0, std::as_bytes(std::span(text))));
-  files_.back().temporary = sink->temporary();
+Status ModelFiles::WriteText(std::string_view text, File file) {
+  HAULWAY_ASSIGN(const auto sink, Open(std::move(file), false));
   stats_.bytes += text.size();
   stats_.written_bytes += text.size();
-  return sink->Commit(text.size());
+  return WriteWhole(text, sink.get());
 }
 
 }  // namespace haulway::convert

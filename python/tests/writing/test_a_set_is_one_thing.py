@@ -1,0 +1,139 @@
+"""Whoever reads a set of files sees the old one, the new one or an error, never
+a mixture, whatever happens to those who write it; and the next one who writes
+leaves nothing else there.
+
+The tests go over all formats that can be written in several files.
+"""
+
+import errno
+import random
+import signal
+import threading
+
+import pytest
+
+import haulway
+import sets_of_files as sets
+from chance import cases
+
+KINDS = sets.kinds()
+OLD, NEW = 1, 2
+
+
+@pytest.fixture
+def out(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+def rewrite(kind, program, work, out, allowed):
+    """Checks what a writer left, lets another one write, and checks that this
+    leaves only its own files. Returns what was found."""
+    found = sets.found(kind, out)
+    assert found in allowed
+    assert sets.found_by_names(out) in (OLD, NEW, sets.ERROR)
+    assert kind.write(program, work, out, NEW) == 0
+    assert sets.found(kind, out) == NEW
+    assert sets.hidden(out) == []
+    return found
+
+
+def points(kind, program, work, out):
+    """Returns some of the calls at which a writer may be stopped."""
+    assert kind.write(program, work, out, OLD) == 0
+    total = sets.calls(kind, program, work, out, NEW)
+    assert total > 20
+    most = cases(30 if kind.is_slow else 120)
+    return sorted(random.sample(range(total), min(total, most)))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_a_writer_that_is_killed(kind, program, tmp_path, out):
+    for call in points(kind, program, tmp_path, out):
+        assert kind.write(program, tmp_path, out, OLD) == 0
+        assert kind.write(
+            program, tmp_path, out, NEW, KILL_AT=str(call),
+            LD_PRELOAD=str(sets.library(tmp_path))) == sets.KILLED
+        rewrite(kind, program, tmp_path, out, (OLD, NEW, sets.ERROR))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_a_writer_that_is_asked_to_end(kind, program, tmp_path, out):
+    """SIGTERM, in the command: nothing hidden stays, nor does an error."""
+    if not kind.name.startswith("convert"):
+        pytest.skip("Python ends at once, as if it were killed")
+    for call in points(kind, program, tmp_path, out):
+        assert kind.write(program, tmp_path, out, OLD) == 0
+        code = kind.write(
+            program, tmp_path, out, NEW, KILL_AT=str(call),
+            KILL_WITH=str(int(signal.SIGTERM)),
+            LD_PRELOAD=str(sets.library(tmp_path)))
+        assert code in (0, 128 + signal.SIGTERM)
+        assert sets.hidden(out) == []
+        found = rewrite(kind, program, tmp_path, out, (OLD, NEW))
+        assert found == (NEW if code == 0 else OLD)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_a_call_that_fails(kind, program, tmp_path, out):
+    """A disk that fails in the middle of the set, too."""
+    for call in points(kind, program, tmp_path, out):
+        assert kind.write(program, tmp_path, out, OLD) == 0
+        code = kind.write(
+            program, tmp_path, out, NEW, KILL_AT=str(call),
+            ERROR_AT=str(random.choice([errno.EIO, errno.ENOSPC])),
+            LD_PRELOAD=str(sets.library(tmp_path)))
+        found = rewrite(kind, program, tmp_path, out, (OLD, NEW))
+        assert found == (NEW if code == 0 else OLD), call
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_readers_beside_writers(kind, program, tmp_path, out):
+    """Two writers at once, and a reader all the while."""
+    assert kind.write(program, tmp_path, out, OLD) == 0
+    ended, seen = threading.Event(), []
+
+    def read():
+        while not ended.is_set():
+            seen.append(sets.found(kind, out))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for _ in range(cases(10 if kind.is_slow else 30)):
+            writers = [kind.start(program, tmp_path, out, number)
+                       for number in (OLD, NEW)]
+            assert [writer.wait(120) for writer in writers] == [0, 0]
+            assert sets.found(kind, out) in (OLD, NEW)
+            assert sets.found_by_names(out) in (OLD, NEW, sets.ERROR)
+            assert sets.hidden(out) == []
+    finally:
+        ended.set()
+        reader.join()
+    assert seen and sets.MIXTURE not in seen
+
+
+def test_a_save_that_did_not_end_is_told(tmp_path, program, out):
+    """By whoever reads what is left of it."""
+    kind = next(one for one in KINDS if one.name == "convert, safetensors")
+    told = set()
+    for call in range(sets.calls(kind, program, tmp_path, out, NEW)):
+        assert kind.write(program, tmp_path, out, OLD) == 0
+        kind.write(program, tmp_path, out, NEW, KILL_AT=str(call),
+                   LD_PRELOAD=str(sets.library(tmp_path)))
+        if sets.found(kind, out) == sets.ERROR:
+            with pytest.raises(haulway.NotFoundError) as error:
+                haulway.load(out / kind.opens)
+            told.add("a save goes on, or did not end" in str(error.value))
+    assert told == {True}
+
+
+def test_old_shards_go_with_the_set(tmp_path, out):
+    """Into a folder, a model in fewer files, and in one."""
+    path = sets.source(tmp_path, NEW)
+    for shard in (sets.SHARD, 2 * sets.SHARD, None, sets.SHARD):
+        done = haulway.convert(path, out, "safetensors", shard=shard)
+        assert sorted(str(one) for one in out.iterdir()) == sorted(done.files)
+        assert set(haulway.load(out, "numpy")) == set(
+            haulway.load(path, "numpy"))
