@@ -29,6 +29,7 @@
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
+#include "io/temporary_file.h"
 #include "net/http_source.h"
 
 namespace haulway {
@@ -102,6 +103,10 @@ bool HasSuffix(const std::string& name) {
   return FormatBySuffix(name) != nullptr;
 }
 
+bool IsNamedAsShard(const std::string& name) {
+  return LastPart(name).find("-of-") != name.npos;
+}
+
 // Returns the part before the last component, with the slash.
 std::string FolderOf(const std::string& name) {
   return name.substr(0, name.rfind('/') + 1);
@@ -133,6 +138,14 @@ Result<std::vector<std::string>> Find(std::string_view folder,
   for (const auto fits : {IsIndex, HasSuffix}) {
     Found found;
     std::ranges::copy_if(files, std::back_inserter(found), fits);
+    // What is left of a set is not a checkpoint, nor is one of its shards.
+    if (std::ranges::any_of(found, IsNamedAsShard) &&
+        !FindTemporary(std::string(folder) + "/").empty()) {
+      return Status(Code::kNotFound,
+                    fmt::format("folder {} holds no whole checkpoint: a save "
+                                "into it goes on, or did not end",
+                                Quote(folder)));
+    }
     if (found.size() == 1 || (is_one && !found.empty())) return found;
     if (found.size() > 1) {
       const std::vector<std::string_view> names(found.begin(), found.end());
