@@ -4,8 +4,8 @@
 // `.metadata` has the place of every tensor. Files that are read back before
 // Commit() are opened under the sinks' temporary names.
 //
-// Alternative not taken: make each file visible when it is written. A conversion
-// that fails would leave some of them.
+// Alternative not taken: make each file visible when it is written. A
+// conversion that fails would leave some of them.
 
 #include "convert/model_files.h"
 

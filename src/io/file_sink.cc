@@ -134,7 +134,8 @@ class FileSink : public FileOfSet {
       return Status();
     }
     KeepMode();
-    if (durable() && RetryInterrupted([&] { return ::fsync(fd_.get()); }) != 0) {
+    if (durable() &&
+        RetryInterrupted([&] { return ::fsync(fd_.get()); }) != 0) {
       // Do not retry: dirty pages may count as clean now, so success would
       // prove nothing.
       return Failed("cannot sync");
@@ -205,8 +206,8 @@ class FileSink : public FileOfSet {
   }
 
   UniqueFd OpenTarget() const {
-    return UniqueFd(
-        RetryInterrupted([&] { return ::open(path().c_str(), O_RDWR | O_CLOEXEC); }));
+    return UniqueFd(RetryInterrupted(
+        [&] { return ::open(path().c_str(), O_RDWR | O_CLOEXEC); }));
   }
   bool CanOverwrite() const { return OpenTarget().get() >= 0; }
 
