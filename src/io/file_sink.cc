@@ -56,7 +56,7 @@ constexpr uint64_t kSmallestTimed = 512 * kKiB;
 
 std::string PathOfFd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
-Status IsThere(std::string_view path) {
+Status AlreadyThere(std::string_view path) {
   return Status(
       Code::kInvalidArgument,
       fmt::format("{} is there already: expected a new name", Quote(path)));
@@ -343,7 +343,7 @@ class FileSink : public FileOfSet {
       ::unlink(temporary_.c_str());
       return Status();
     }
-    return errno == EEXIST ? IsThere(path()) : Failed("cannot name");
+    return errno == EEXIST ? AlreadyThere(path()) : Failed("cannot name");
   }
 
   Status WriteParts(uint64_t offset,
@@ -512,7 +512,7 @@ Result<Place> PlaceOf(const std::string& path, const FileSinkOptions& options) {
                   fmt::format("cannot write to a folder: {}", Quote(path)));
   }
   if (place.mode.has_value() && options.existing == Existing::kRefuse) {
-    return IsThere(path);
+    return AlreadyThere(path);
   }
   return place;
 }
