@@ -8,7 +8,7 @@ if(HAULWAY_UNITY)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 10)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # It warns of types in an unnamed namespace of a file that is included.
-    add_compile_options(-Wno-subobject-linkage)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   endif()
 endif()
 
