@@ -194,7 +194,7 @@ def found_by_names(out):
     files = {}
     for path in out.iterdir():
         match = _PART.fullmatch(path.name)
-        if match:
+        if match and not path.name.startswith("."):
             files.setdefault(match[3], {})[int(match[2])] = path
 
     def read():

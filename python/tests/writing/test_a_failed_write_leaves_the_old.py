@@ -46,7 +46,8 @@ SHORT = b"old"
 
 
 def test_every_verb_is_tested(run):
-    verbs = set(re.findall(r"^  ([a-z-]+)(?:,\S+)?  ", run("--help").stdout, re.M))
+    listed = run("--help").stdout.partition("Subcommands:\n")[2]
+    verbs = set(re.findall(r"^  ([a-z-]+)(?:, \S+)?  ", listed, re.M))
     assert verbs == set(WRITING) | OTHERS
 
 
@@ -123,8 +124,9 @@ def test_a_call_that_fails(written, work, tmp_path, old):
         code, found = written.run(
             old, KILL_AT=str(call), **library,
             ERROR_AT=str(random.choice([errno.EIO, errno.ENOSPC])))
-        # Some calls need not succeed.
-        assert len(found) == len(new) if code == 0 else found == old, call
+        # Some calls need not succeed. The last one that syncs the folder may fail
+        # when the new file has its name.
+        assert len(found) == len(new) or (code != 0 and found == old), call
 
 
 def test_a_limit_of_size(written):
@@ -142,7 +144,8 @@ def test_what_other_links_lead_to_stays(verb, program, work, tmp_path):
     blob = tmp_path / "blobs" / ("0123456789abcdef" * 4)
     blob.parent.mkdir()
     blob.write_bytes(source.read_bytes())
-    link = tmp_path / "snapshots" / "model.safetensors"
+    suffix = {"repack": "pt", "encrypt": "tensors", "decrypt": "tensors"}
+    link = tmp_path / "snapshots" / f"model.{suffix.get(verb, 'safetensors')}"
     link.parent.mkdir()
     link.symlink_to(blob)
     words = WRITING.get(verb, ["OUT", "--set", "a=b"])
@@ -152,8 +155,6 @@ def test_what_other_links_lead_to_stays(verb, program, work, tmp_path):
         cwd=work, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert blob.read_bytes() == source.read_bytes()
-    assert not link.is_symlink() and link.read_bytes() != blob.read_bytes() or (
-        verb == "get")  # It writes the same bytes.
     assert not link.is_symlink()
 
 
