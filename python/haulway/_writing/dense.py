@@ -23,7 +23,8 @@ def check_tensor(name, tensor, holder, takes_meta=False):
                  f"{holder} cannot hold: save a plain tensor")
     elif str(tensor.layout) != "torch.strided":
         found = f"sparse tensor, which {holder} cannot hold"
-    elif tensor.is_quantized:
+    elif tensor.is_quantized and not takes_meta:
+        # The writer of tensorizer files, which takes meta tensors, names the dtype.
         found = f"quantized tensor, which {holder} cannot hold"
     elif tensor.is_meta and not takes_meta:
         found = "meta tensor, which has no data"

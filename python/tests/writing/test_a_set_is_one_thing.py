@@ -43,7 +43,7 @@ def points(kind, program, work, out):
     """Returns some of the calls at which a writer may be stopped."""
     assert kind.write(program, work, out, OLD) == 0
     total = sets.calls(kind, program, work, out, NEW)
-    assert total > 20
+    assert total > 10
     most = cases(30 if kind.is_slow else 120)
     return sorted(random.sample(range(total), min(total, most)))
 
