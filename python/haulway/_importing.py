@@ -97,6 +97,6 @@ def imported(name):
         with importing:
             if name == "torch":
                 __import__("haulway._torch")  # Before others.
-            __import__(name)
+            __import__(name, fromlist=("__name__",))
             found = _found[name] = sys.modules[name]
     return found
