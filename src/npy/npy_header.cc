@@ -23,6 +23,7 @@
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "base/text.h"
+#include "tensor/no_dtype.h"
 
 namespace haulway::npy {
 
@@ -461,8 +462,7 @@ Result<ArrayHeader> ParseHeader(const Prefix& prefix,
 Result<std::string> EncodeHeader(DType dtype, std::span<const int64_t> shape) {
   const std::string code = NumpyCode(dtype);
   if (code.empty()) {
-    return Status(Code::kUnsupported,
-                  fmt::format("NumPy has no dtype {}", Name(dtype)));
+    return NoDType("NumPy", dtype);
   }
   if (shape.size() > kMostDimensions) {
     return Status(Code::kUnsupported,

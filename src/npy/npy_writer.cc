@@ -272,7 +272,7 @@ Result<std::unique_ptr<const Layout>> LayOutNpz(const TensorsToWrite& tensors,
     auto head = EncodeHeader(tensor.dtype, tensor.shape);
     if (!head.ok()) return std::move(head).status().In(Quote(tensor.name));
     std::string name = tensor.name + std::string(kSuffix);
-    Status status = zip::CheckPath(name);
+    Status status = zip::CheckName(name, zip::NameRule::kKeys);
     if (!status.ok()) return std::move(status).In(Quote(tensor.name));
     layout->Add(std::move(name), *std::move(head), tensor.bytes);
   }

@@ -80,9 +80,10 @@ TEST(NpyWriter, RefusesWhatNumpyLacks) {
     return std::string(LayOutNpz(tensors, {}).status().message());
   };
   EXPECT_THAT(message(Tensor("t", data, DType::kBF16)),
-              HasSubstr("no dtype BF16; in 't'"));
+              HasSubstr("no dtype BF16: cast it to F32"));
   EXPECT_THAT(message(Tensor("t", data, DType::kQ4K)), HasSubstr("Q4_K"));
-  EXPECT_THAT(message(Tensor("../t", data)), HasSubstr("unsafe path"));
+  EXPECT_THAT(message(Tensor(std::string("t\0", 2), data)),
+              HasSubstr("unsafe path"));
   EXPECT_THAT(message(Tensor(std::string(65532, 't'), data)),
               HasSubstr("65536 bytes"));
   TensorToWrite deep = Tensor("t", data);

@@ -269,7 +269,7 @@ Result<std::unique_ptr<zip::ZipReader>> OpenZip(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
   HAULWAY_ASSIGN(auto zip,
                  zip::ZipReader::Open(std::move(source), options.strictness,
-                                      options.limits, zip::NameRule::kExact));
+                                      options.limits, zip::NameRule::kKeys));
   HAULWAY_TRY(zip->ResolveOffsets());
   return zip;
 }
@@ -319,9 +319,15 @@ bool IsNpz(std::span<const std::byte> head) {
   cursor.Skip(22);
   const uint16_t name_bytes = cursor.U16();
   cursor.Skip(2);
-  const std::string_view name = cursor.Text(name_bytes);
-  return (is_zip && cursor.ok() && name.ends_with(kNpyEnding)) ||
-         IsEmptyZip(head);
+  if (!is_zip || !cursor.ok()) return IsEmptyZip(head);
+  if (name_bytes > cursor.remaining()) return true;  // BeginsWithArray() tells.
+  return cursor.Text(name_bytes).ends_with(kNpyEnding);
+}
+
+bool BeginsWithArray(const ByteSource& source) {
+  std::vector<std::byte> head(
+      std::min<uint64_t>(source.size(), zip::kLocalHeaderBytes + UINT16_MAX));
+  return source.ReadAt(0, head).ok() && IsNpz(head);
 }
 
 Result<std::unique_ptr<const FormatReader>> OpenNpz(

@@ -14,9 +14,12 @@
 namespace haulway::npy {
 
 // Returns whether a file that begins with `head` is a zip whose first record is
-// an array, or a zip without records. Other kinds of zips may begin with an
+// an array, or a zip without records. True if the name of the first record is
+// longer than `head`. Other kinds of zips may begin with an
 // array too.
 bool IsNpz(std::span<const std::byte> head);
+// The same, whatever the length of the first record's name.
+bool BeginsWithArray(const ByteSource& source);
 
 // Opens an archive with five vectored reads of the source, and one for each few
 // thousand arrays. An array whose elements are not numbers is listed with dtype

@@ -146,6 +146,12 @@ TEST(Npz, IsKnownByItsFirstMember) {
   EXPECT_FALSE(is(Zip({{"a/data.pkl", "x"}, {"a.npy", "y"}}).bytes));
   EXPECT_FALSE(is("PK\3\4"));
   EXPECT_FALSE(is(""));
+  // A long name of the first record.
+  const std::string long_name(60'000, 'n');
+  EXPECT_TRUE(BeginsWithArray(*InMemory(
+      Zip({{long_name + ".npy", Array("'<i1'", "(1,)", "1")}}).bytes)));
+  EXPECT_FALSE(BeginsWithArray(
+      *InMemory(Zip({{long_name, "x"}, {"a.npy", "y"}}).bytes)));
 }
 
 TEST(Npz, OfNoArraysIsEmpty) {

@@ -94,8 +94,6 @@ class Judge {
   Status Arrays(const ByteSource& source, uint64_t begin, const Place& place);
   Status Compressed(const std::shared_ptr<const ByteSource>& source,
                     Deflated form, const Place& place);
-  Status OtherFormat(const std::shared_ptr<const ByteSource>& source,
-                     const Place& place);
   // Judges consecutive pickles from `begin` on, as long as they are complete.
   // `other`: the bytes are known to be in another format. Returns true if the
   // bytes are settled: they are pickles to the end, or not a complete pickle
@@ -123,6 +121,7 @@ class Judge {
   PickleNames names_;
   bool script_ = false;    // True within a TorchScript archive.
   bool is_torch_ = false;  // True within an archive that torch wrote.
+  bool has_keys_ = false;  // True within an archive of arrays.
   uint64_t inflated_ = 0;  // Total bytes inflated.
   size_t listed_ = 0;      // Number of names in the report.
 };

@@ -145,6 +145,14 @@ bool IsPlainExpression(std::string_view text) {
   return true;
 }
 
+bool HasPickle(const std::vector<zip::Entry>& entries) {
+  return std::ranges::any_of(entries, [](const zip::Entry& entry) {
+    return Lower(entry.name).ends_with(".pkl");
+  });
+}
+
+bool IsArray(const zip::Entry& entry) { return entry.name.ends_with(".npy"); }
+
 }  // namespace
 
 Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
@@ -159,16 +167,18 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
       [&](Strictness strictness) -> Result<std::unique_ptr<zip::ZipReader>> {
     HAULWAY_ASSIGN(auto archive,
                    zip::ZipReader::Open(source, strictness, options_.limits,
-                                        zip::NameRule::kExact));
-    const bool has_pickle =
-        std::ranges::any_of(archive->entries(), [](const zip::Entry& entry) {
-          return Lower(entry.name).ends_with(".pkl");
-        });
-    // Names that differ only in case are one record to torch, and two to NumPy.
-    if (has_pickle && strictness == options_.strictness) {
+                                        zip::NameRule::kKeys));
+    // Names that differ only in case are one record to torch, and two to NumPy,
+    // for which they are keys; whatever else a zip is may be unpacked.
+    const auto& entries = archive->entries();
+    if (HasPickle(entries) && strictness == options_.strictness) {
       HAULWAY_ASSIGN(archive,
                      zip::ZipReader::Open(source, strictness, options_.limits,
                                           zip::NameRule::kAnyCase));
+    } else if (!std::ranges::all_of(entries, IsArray)) {
+      HAULWAY_ASSIGN(archive,
+                     zip::ZipReader::Open(source, strictness, options_.limits,
+                                          zip::NameRule::kPaths));
     }
     HAULWAY_TRY(archive->ResolveOffsets());
     return archive;
@@ -241,6 +251,9 @@ Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
   const bool outside = std::exchange(script_, script && !package && !served);
   const bool torch_outside =
       std::exchange(is_torch_, is_torch || script || package);
+  // Nobody unpacks an npz file: its names are keys.
+  const bool keys_outside =
+      std::exchange(has_keys_, std::ranges::all_of(archive.entries(), IsArray));
   uint64_t looked_at = 0;  // Exceeds the file size only if records overlap.
   Status status;
   const std::span<const zip::Entry> entries = archive.entries();
@@ -271,6 +284,7 @@ Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
   }
   script_ = outside;
   is_torch_ = torch_outside;
+  has_keys_ = keys_outside;
   return status;
 }
 
@@ -309,7 +323,7 @@ Status Judge::ZipRecord(const std::shared_ptr<const ByteSource>& source,
                         const zip::Entry& entry, Place place) {
   if (entry.is_folder() && entry.size == 0) return Status();
   const std::string name = Lower(entry.name);
-  if (LeavesFolder(name)) {
+  if (!has_keys_ && LeavesFolder(name)) {
     Unsafe("it would be written outside of the folder it is unpacked into",
            place);
   }

@@ -170,11 +170,11 @@ Result<std::optional<std::span<const std::byte>>> FindZip64(
   return std::optional<std::span<const std::byte>>();
 }
 
-bool HasUnsafePath(std::string_view name) {
-  if (name.starts_with('/') || name.find('\\') != name.npos ||
-      name.find('\0') != name.npos) {
-    return true;
-  }
+bool IsUnsafe(std::string_view name, NameRule rule) {
+  // Readers disagree on where a name with a NUL ends.
+  if (name.find('\0') != name.npos) return true;
+  if (rule == NameRule::kKeys) return false;
+  if (name.starts_with('/') || name.find('\\') != name.npos) return true;
   while (true) {
     const size_t slash = name.find('/');
     if (name.substr(0, slash) == "..") return true;
@@ -185,7 +185,7 @@ bool HasUnsafePath(std::string_view name) {
 
 // Checks an entry by rules Z10 to Z15.
 Status CheckEntry(const Entry& entry, uint32_t attributes,
-                  Strictness strictness) {
+                  Strictness strictness, NameRule names) {
   const auto wrong = [&](std::string_view what) {
     return Status(Code::kCorrupt,
                   fmt::format("record {} {}", Quote(entry.name), what));
@@ -213,7 +213,7 @@ Status CheckEntry(const Entry& entry, uint32_t attributes,
       (entry.size != 0 || entry.compressed_size != 0)) {
     return wrong("is a folder with data");
   }
-  if (HasUnsafePath(entry.name)) return wrong("has an unsafe path");
+  if (IsUnsafe(entry.name, names)) return wrong("has an unsafe path");
   return Status();
 }
 
@@ -345,7 +345,8 @@ void EncodeEndRecords(const EndRecords& end,
 
 Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,
                                           const EndRecords& end,
-                                          Strictness strictness) {
+                                          Strictness strictness,
+                                          NameRule names) {
   std::vector<Entry> entries;
   entries.reserve(end.entries);
   ByteCursor cursor(directory);
@@ -421,7 +422,7 @@ Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,
                                entry.compressed_size, end.directory_offset),
                    byte);
     }
-    Status status = CheckEntry(entry, attributes, strictness);
+    Status status = CheckEntry(entry, attributes, strictness, names);
     if (!status.ok()) return std::move(status).At(byte);
     entries.push_back(entry);
   }
@@ -434,13 +435,13 @@ Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,
   return entries;
 }
 
-Status CheckPath(std::string_view name) {
+Status CheckName(std::string_view name, NameRule rule) {
   if (name.size() > kMax16) {
     return Status(Code::kInvalidArgument,
                   fmt::format("name has {} bytes: a zip has room for {}",
                               name.size(), kMax16));
   }
-  if (HasUnsafePath(name)) {
+  if (IsUnsafe(name, rule)) {
     return Status(Code::kInvalidArgument,
                   "name would be an unsafe path in a zip");
   }

@@ -85,15 +85,23 @@ struct Entry {
   }
 };
 
+// What names are to a reader (rules Z15 and Z17).
+enum class NameRule : uint8_t {
+  kAnyCase,  // Paths, and "A" equals "a", as in torch's archives.
+  kPaths,    // Paths; they must not lead out of a folder.
+  kKeys,     // Keys, as in NumPy's archives: nothing is unpacked.
+};
+
 // Parses the whole directory by rules Z09 to Z15, and Z08 for its size.
 // `directory` must outlive the entries.
 Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,
                                           const EndRecords& end,
-                                          Strictness strictness);
+                                          Strictness strictness,
+                                          NameRule names = NameRule::kAnyCase);
 
-// Fails with kInvalidArgument for a name that no reader accepts: one that leads
-// out of its folder, or is too long for its field (rule Z15).
-Status CheckPath(std::string_view name);
+// Fails with kInvalidArgument for a name that no reader accepts: one that is
+// too long for its field, or that breaks rule Z15.
+Status CheckName(std::string_view name, NameRule rule = NameRule::kAnyCase);
 
 // Returns the length of a local header including name and extra field, from its
 // first kLocalHeaderBytes. Fails with kCorrupt without the signature.

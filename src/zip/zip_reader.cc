@@ -74,14 +74,14 @@ Result<std::unique_ptr<ZipReader>> ZipReader::Open(
     const ParseLimits& limits, NameRule names) {
   std::unique_ptr<ZipReader> reader(
       new ZipReader(std::move(source), strictness, limits));
-  Status status = reader->ReadDirectory();
+  Status status = reader->ReadDirectory(names);
   if (status.ok()) status = reader->CheckPositions();
   if (status.ok()) status = reader->IndexNames(names);
   if (!status.ok()) return std::move(status).In(kPlace);
   return reader;
 }
 
-Status ZipReader::ReadDirectory() {
+Status ZipReader::ReadDirectory(NameRule names) {
   const uint64_t size = source_->size();
   const uint64_t tail_bytes = std::min(size, kTailBytes);
   // Copy even from a mapping, because names are views of these bytes as long as
@@ -102,7 +102,7 @@ Status ZipReader::ReadDirectory() {
                    read(end_.directory_offset, end_.directory_bytes));
   }
   HAULWAY_ASSIGN(entries_,
-                 ParseDirectory(directory_.bytes(), end_, strictness_));
+                 ParseDirectory(directory_.bytes(), end_, strictness_, names));
   return Status();
 }
 

@@ -21,12 +21,6 @@
 
 namespace haulway::zip {
 
-// Which names a reader considers equal (rule Z17).
-enum class NameRule : uint8_t {
-  kAnyCase,  // "A" equals "a", as in torch's archives.
-  kExact,
-};
-
 class ZipReader {
  public:
   // Reads the end of the source and the directory, in at most two reads, and
@@ -101,7 +95,7 @@ class ZipReader {
 
   Status CheckInflation(const Entry& entry, uint64_t ratio,
                         std::string_view cap) const;
-  Status ReadDirectory();
+  Status ReadDirectory(NameRule names);
   Status IndexNames(NameRule rule);
   Status CheckPositions();
   // Returns the lengths of local headers, in the order of by_offset_.
