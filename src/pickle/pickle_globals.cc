@@ -275,6 +275,14 @@ GlobalName RenameGlobal(std::string_view module, std::string_view name) {
   return {module, name};
 }
 
+std::string_view ImportThatAllows(std::string_view module) {
+  constexpr std::string_view kTensor = "torch.distributed.tensor";
+  const bool needs = module.starts_with(kTensor) ||
+                     module == "torch.distributed.device_mesh" ||
+                     module == "torch.distributed._mesh_layout";
+  return needs ? kTensor : "";
+}
+
 GlobalTable::Match GlobalTable::Find(std::string_view module,
                                      std::string_view name) const {
   if (IsNeverAllowed(module)) return {};

@@ -92,7 +92,6 @@ inline DType DTypeOf(const Global& global) {
 }
 // For kLegacyTensor: torch.sparse.FloatTensor, torch.cuda.FloatTensor.
 inline bool IsSparse(const Global& global) { return (global.id & 0x4000) != 0; }
-inline bool IsCuda(const Global& global) { return (global.id & 0x8000) != 0; }
 inline bool IsCallable(GlobalKind kind) { return kind < GlobalKind::kDType; }
 
 // A module and a name in Python 3's spelling: `__builtin__` becomes `builtins`,
@@ -103,6 +102,11 @@ struct GlobalName {
   std::string_view name;
 };
 GlobalName RenameGlobal(std::string_view module, std::string_view name);
+
+// Returns the module that a program must import before torch.load() accepts
+// names of `module`, as it does for tensors of several processes; "" if there
+// is none.
+std::string_view ImportThatAllows(std::string_view module);
 
 // A GlobalTable decides which names are allowed. Threads: const methods are
 // safe from any number of threads.

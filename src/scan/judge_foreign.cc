@@ -140,7 +140,9 @@ Status Judge::Foreign(const ByteSource& source, const Place& place) {
   }
   if (const auto doubt =
           DoubtOfText(TextOf(bytes), place.name, options_.allowed_globals)) {
-    Say(Verdict::kUnknown, Code::kUnsupported, doubt->why,
+    const std::string_view mistaken = MistakenFor(bytes, "");
+    Say(Verdict::kUnknown, Code::kUnsupported,
+        mistaken.empty() ? doubt->why : std::string(mistaken),
         place.offset + doubt->byte, place.member);
   }
   return Status();

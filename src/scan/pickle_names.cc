@@ -37,6 +37,19 @@ constexpr Row kData[] = {
     {"torch.distributed.checkpoint.metadata", "TensorStorageMetadata"},
     {"torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"},
     {"torch.distributed.checkpoint.filesystem", "_StorageInfo"},
+    // The part of a tensor that one of several processes holds. torch's default
+    // allows them once torch.distributed.tensor is imported.
+    {"torch.distributed.tensor", "DTensor"},
+    {"torch.distributed.tensor._dtensor_spec", "DTensorSpec"},
+    {"torch.distributed.tensor._dtensor_spec", "ShardOrderEntry"},
+    {"torch.distributed.tensor._dtensor_spec", "TensorMeta"},
+    {"torch.distributed.tensor.placement_types", "Partial"},
+    {"torch.distributed.tensor.placement_types", "Replicate"},
+    {"torch.distributed.tensor.placement_types", "Shard"},
+    {"torch.distributed.tensor.placement_types", "_StridedShard"},
+    {"torch.distributed.device_mesh", "DeviceMesh"},
+    {"torch.distributed._mesh_layout", "_FlatLayout"},
+    {"torch.distributed._mesh_layout", "_MeshLayout"},
 };
 
 // Number types. Calling them converts a value (Care::kNumber).
@@ -82,6 +95,7 @@ Care CareOf(std::string_view module, std::string_view name) {
   for (const CareRow& row : kCares) {
     if (row.name == name && row.module == module) return row.care;
   }
+  if (!ImportThatAllows(module).empty()) return Care::kEmpty;
   return IsNumpyNumber(module, name) ? Care::kNumber : Care::kNone;
 }
 

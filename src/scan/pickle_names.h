@@ -23,6 +23,7 @@ enum class Care : uint8_t {
   kMakes,     // Creates an object of the class in its first argument.
   kNumber,    // Makes an array of its argument, which may name an address.
   kRebuilds,  // Calls its first argument.
+  kEmpty,     // Does work if called; NEWOBJ only makes an object for a state.
 };
 Care CareOf(std::string_view module, std::string_view name);
 

@@ -442,6 +442,9 @@ Status Tracer::Build() {
   CheckTarget();
   if (ended_) return Status();
   const Thing built = stack_.back();
+  // The second part of a tuple; a dict is merged into that of the object.
+  sets_attributes_ =
+      sets_attributes_ || state.is(Kind::kTuple) || state.is_made();
   if (built.is(Kind::kDType)) {
     BuildDType(built, state);
   } else if (built.is(Kind::kArray)) {

@@ -444,8 +444,15 @@ TEST(TorchScriptText, KnowsDeclarations) {
       "  weight : Tensor\n"
       "  __annotations__[\"0\"] = __torch__.x.Y\n"
       "  size : Final[int] = 3\n"
+      "  stride : Final[Tuple[int, Tuple[()]]] = (1, ())\n"
+      "  given : Final[Tuple[float, str]] = (-inf, \"a(b\\\"\")\n"
+      "  where : Final[Device] = torch.device(\"cuda:0\")\n"
+      "  text : Final[str] = CONSTANTS.c0\n"
+      "  small : Final[float] = 1.5e-30\n"
       "  def forward(self: __torch__.Linear,\n"
-      "    input: Tuple[()], n: int=1) -> Dict[str, Tensor]:\n"
+      "    input: Tuple[()], n: int=1,\n"
+      "    pad: List[int]=[1, 2], d: Device=torch.device(\"cpu\"),\n"
+      "    size: Tuple[int, int]=(1, 1)) -> Dict[str, Tensor]:\n"
       "    return torch.linear(input, self.weight)\n"
       "def f(x: Tensor) -> Tensor:\n"
       "  return evil(x)\n";
@@ -479,9 +486,29 @@ TEST(TorchScriptText, DoubtsWhatPythonWouldRunWhenItImports) {
         "class A:\n  def  __init_subclass__(cls):\n    g()\n",
         "class A:\n  __class_getitem__ = exec\n",
         "class A:\n  __class_getitem__ : B = exec\n",
+        "class A:\n  b = __builtins__[\"__build_class__\"] = g\n",
+        "class A:\n  b = __builtins__.x = g\n",
+        "class A:\n  b = (g)(1)\n",
+        "class A:\n  b = (g,)(1)\n",
+        "class A:\n  b = f\"{g()}\"\n",
+        "class A:\n  b = \"\"\"\n\"\"\"\n",
+        "class A:\n  b : A[g(1)] = (1, 1)\n",
+        "class A:\n  b = torch.device(g)\n",
+        "class A:\n  b = torch.devices(\"cpu\")\n",
+        "class A:\n  torch : B\n  b = torch.device(\"cpu\")\n",
+        "class torch:\n  def device(x):\n    g()\n",
+        "def torch(x):\n  g()\n",
+        "def f(x=(g)(1)):\n",
+        "def f(x: T=g(1)):\n",
+        "def f(x, y=torch.device(\"cpu\")(1)):\n",
+        "def f(x",
+        "def f(x:",
         "def __getattr__(x):\n  g()\n"}) {
     EXPECT_TRUE(DoubtOfTorchScript(code).has_value()) << code;
   }
+  const std::string deep =
+      "class A:\n  b = " + std::string(100'000, '(') + "\n";
+  EXPECT_TRUE(DoubtOfTorchScript(deep).has_value());
 }
 
 }  // namespace

@@ -222,6 +222,7 @@ class Tracer {
     JudgeWrapper();
     JudgeCareful();
     JudgeNumbers();
+    JudgeClass();
     return std::move(trace_);
   }
 
@@ -417,7 +418,7 @@ class Tracer {
   void CheckKeywords(Thing callee);
   // See tracer_calls.cc.
   const std::vector<Thing>* ArgumentsOf(Thing arguments);
-  std::optional<Thing> CarefulCall(Thing callee,
+  std::optional<Thing> CarefulCall(uint8_t opcode, Thing callee,
                                    const std::vector<Thing>* arguments);
   bool TakesKnownCodec(const std::vector<Thing>& arguments);
   // Returns whether `thing` is a function that picklers write only to call it
@@ -426,6 +427,7 @@ class Tracer {
     if (!thing.is(Kind::kGlobal)) return false;
     const Care care = cares_[thing.at()];
     return care != Care::kNone && care != Care::kNumber &&
+           care != Care::kEmpty &&
            (care != Care::kCodec || names_[thing.at()].first == "_codecs");
   }
   void JudgeCareful();
@@ -439,6 +441,7 @@ class Tracer {
   void NoteText(const Line& line);
   Status NoteText(uint64_t at, uint64_t length);
   void JudgeNumbers();
+  void JudgeClass();
   // Reports a fault if an opcode would change a class or a function itself.
   void CheckTarget();
   // The same for an opcode that adds items, also to what NumPy made.
@@ -548,9 +551,13 @@ class Tracer {
   uint64_t careful_calls_ = 0;
   uint64_t number_pushes_ = 0;  // Of number types of NumPy.
   uint64_t number_calls_ = 0;
-  // True if a text is, or may be, the attribute that tells NumPy an address.
+  // True if a text is the attribute that tells NumPy an address, or
+  // "__class__"; and if a text is computed, which may be either.
   bool names_address_ = false;
-  bool may_name_address_ = false;
+  bool names_class_ = false;
+  bool computes_text_ = false;
+  // True if a state may set attributes by name.
+  bool sets_attributes_ = false;
   MadeTuple last_tuple_;
   // Offset of a string that names a codec, and whether the codec is known.
   std::optional<std::pair<uint64_t, bool>> last_codec_;

@@ -36,6 +36,8 @@ constexpr std::string_view kCodecs[] = {"latin1", "latin-1", "iso-8859-1",
 
 // NumPy takes the data of an object from the address in this attribute.
 constexpr std::string_view kAddress = "__array_interface__";
+// The attribute by which Python changes the class of an object.
+constexpr std::string_view kClassName = "__class__";
 
 }  // namespace
 
@@ -56,29 +58,44 @@ bool Tracer::IsTextClass(Thing thing) const {
 }
 
 void Tracer::NoteText(const Line& line) {
-  if (line.text.find('\\') == line.text.npos) {
-    names_address_ = names_address_ || line.text == kAddress ||
-                     line.text == fmt::format("'{}'", kAddress) ||
-                     line.text == fmt::format("\"{}\"", kAddress);
-    return;
+  const bool is_plain = line.text.find('\\') == line.text.npos;
+  for (const auto& [name, named] : {std::pair(kAddress, &names_address_),
+                                    std::pair(kClassName, &names_class_)}) {
+    if (*named) continue;
+    if (is_plain) {
+      *named = line.text == name || line.text == fmt::format("'{}'", name) ||
+               line.text == fmt::format("\"{}\"", name);
+      continue;
+    }
+    // An escaped text of that content begins with it, or with an escape.
+    const size_t begin = line.text.find_first_not_of("'\"");
+    if (begin == line.text.npos ||
+        (line.text[begin] != '_' && line.text[begin] != '\\')) {
+      return;
+    }
+    const auto text = TextAt(op_);
+    *named = text.ok() && text->has_value() && **text == name;
   }
-  // An escaped text of that content begins with it, or with an escape.
-  const size_t begin = line.text.find_first_not_of("'\"");
-  if (begin == line.text.npos ||
-      (line.text[begin] != '_' && line.text[begin] != '\\')) {
-    return;
-  }
-  const auto text = TextAt(op_);
-  names_address_ =
-      names_address_ || (text.ok() && text->has_value() && **text == kAddress);
 }
 
 Status Tracer::NoteText(uint64_t at, uint64_t length) {
-  if (length != kAddress.size() || names_address_ || ended_) return Status();
-  std::array<std::byte, kAddress.size()> text;
-  HAULWAY_TRY(source_.ReadAt(at, text));
-  names_address_ = TextOf(text) == kAddress;
+  if (ended_ || (length != kAddress.size() && length != kClassName.size())) {
+    return Status();
+  }
+  HAULWAY_ASSIGN(const auto bytes, window_.Peek(at, length));
+  const std::string_view text = TextOf(bytes).substr(0, length);
+  names_address_ = names_address_ || text == kAddress;
+  names_class_ = names_class_ || text == kClassName;
   return Status();
+}
+
+// torch and BUILD set the attributes that a state names, and so an object's
+// class. Only a text can name it.
+void Tracer::JudgeClass() {
+  if (!sets_attributes_ || (!names_class_ && !computes_text_)) return;
+  trace_.doubt = fmt::format(
+      "attributes are set beside {}, which may change the class of an object",
+      names_class_ ? Quote(kClassName) : "texts that are computed");
 }
 
 // A number type that stands as a value may become an attribute, and be called
@@ -90,7 +107,7 @@ void Tracer::JudgeNumbers() {
             fmt::format("a number type of NumPy beside {}, which names an "
                         "address to it",
                         Quote(kAddress)));
-  } else if (may_name_address_) {
+  } else if (computes_text_) {
     trace_.doubt = "a number type of NumPy beside texts that are computed";
   }
 }
@@ -127,7 +144,7 @@ void Tracer::ExecuteCall(uint8_t opcode) {
   if (opcode == kNewObjEx) CheckKeywords(callee);
   const std::vector<Thing>* const known =
       opcode == kObj ? &items : ArgumentsOf(arguments);
-  if (const auto made = CarefulCall(callee, known)) {
+  if (const auto made = CarefulCall(opcode, callee, known)) {
     Push(*made);
     return;
   }
@@ -189,7 +206,7 @@ bool Tracer::TakesKnownCodec(const std::vector<Thing>& arguments) {
 
 // Returns what the call returns; nullopt if the arguments do not matter.
 // `arguments` may be null.
-std::optional<Thing> Tracer::CarefulCall(Thing callee,
+std::optional<Thing> Tracer::CarefulCall(uint8_t opcode, Thing callee,
                                          const std::vector<Thing>* arguments) {
   if (!callee.is(Kind::kGlobal) || cares_[callee.at()] == Care::kNone) {
     return std::nullopt;
@@ -203,6 +220,10 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
         fmt::format("{} {}", Quote(fmt::format("{}.{}", module, name)), what));
     return Thing(Kind::kObject, op_);
   };
+  if (care == Care::kEmpty) {
+    if (opcode == kNewObj) return std::nullopt;
+    return fault("would be called, not only made for a state");
+  }
   if (arguments == nullptr) {
     return fault("would be called with arguments that are not known");
   }
@@ -219,7 +240,7 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
         (arguments->size() > 1 ||
          !std::ranges::all_of(
              *arguments, [](Thing item) { return item.is(Kind::kText); }))) {
-      may_name_address_ = true;
+      computes_text_ = true;
     }
     if (TakesKnownCodec(*arguments)) return std::nullopt;
     return fault("would import the codec that its argument names");
@@ -236,7 +257,7 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
         !(*arguments)[1].is(Kind::kGlobal)) {
       return fault("would call methods of what is no class");
     }
-    may_name_address_ = may_name_address_ || IsTextClass(first);
+    computes_text_ = computes_text_ || IsTextClass(first);
     if (IsEnumerationHere(first)) return Thing(Kind::kMember, op_);
     if (cares_[first.at()] == Care::kNone) return std::nullopt;
     const std::vector<Thing> rest(arguments->begin() + 1, arguments->end());

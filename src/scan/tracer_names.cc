@@ -77,6 +77,9 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
   if (!allowed) {
     Fault(Code::kUnsafe, fmt::format("global {} is not allowed", Quote(full)));
   }
+  sets_attributes_ = sets_attributes_ ||
+                     full == "torch._utils._rebuild_parameter_with_state" ||
+                     full == "torch._tensor._rebuild_from_type_v2";
   if (resolved.module.starts_with("numpy")) NoteNumpyName(full, place->second);
   if (options_.arrays && full == "joblib.numpy_pickle.NumpyArrayWrapper") {
     joblib_ = true;
@@ -143,7 +146,7 @@ Status Tracer::ExecuteName(uint8_t opcode) {
       if (ended_ || cut_) return Status();
       const Thing made = Pop();
       const std::vector<Thing> items = PopMark();
-      if (const auto careful = CarefulCall(made, &items)) {
+      if (const auto careful = CarefulCall(opcode, made, &items)) {
         Push(*careful);
         return Status();
       }

@@ -275,7 +275,7 @@ void Tracer::NoteScalar(Thing arguments) {
                         items->front().is(Kind::kDType) &&
                         (dtypes_[items->front().at()].kind != 'U' ||
                          dtypes_[items->front().at()].size < kAddressLetters);
-  may_name_address_ = may_name_address_ || !is_short;
+  computes_text_ = computes_text_ || !is_short;
 }
 
 void Tracer::BuildDType(Thing dtype, Thing state) {
