@@ -96,11 +96,13 @@ std::string RequestOf(const BulkVerbOptions& options) {
 
 // The error if there is no Python, or if that Python lacks the package.
 Status NoPackage(const std::string& python, std::string_view why) {
-  return Status(Code::kUnsupported,
-                fmt::format("bulk needs the Python package, and {} {}: "
-                            "expected `pip install haulway`, or HAULWAY_PYTHON "
-                            "to name a Python that has it",
-                            python, why));
+  return Status(
+      Code::kUnsupported,
+      fmt::format("bulk needs the Python package, and {} {}: expected "
+                  "the wheel of this release there (no index has "
+                  "it), or HAULWAY_PYTHON to name a Python that has "
+                  "it",
+                  python, why));
 }
 
 std::string ErrorLine(const Status& status) {
@@ -149,13 +151,13 @@ int RunBulk(const BulkVerbOptions& options) {
 }
 
 void AddConvert(CLI::App& app, BulkVerbOptions& options) {
-  CLI::App* const part = app.add_option_group("Converting");
+  CLI::App* const part = app.add_option_group("For convert");
   options.groups.push_back(part);
   part->add_option("-o,--out", options.out,
                    "Folder or URL that the new files are written to")
       ->check(CheckFileToWrite);
   part->add_option("--to", options.format, "Format of the new files")
-      ->check(CheckFormatToWrite);
+      ->check(CheckFormatToConvertTo);
   part->add_option("--dtype", options.dtype,
                    "Cast floating-point tensors to this dtype: bf16, F32, ...")
       ->check(CheckDType);
@@ -194,9 +196,10 @@ Runner AddBulk(CLI::App& app) {
   CLI::App* const passed = app.add_option_group("Reading");
   AddLenient(*passed, *options);
   AddAllow(*passed, *options);
-  AddFilters(*passed, *options);
-  passed->remove_option(passed->get_option("--prefix"));
-  AddMemoryBudget(*passed, *options);
+  CLI::App* const tensors = app.add_option_group("For manifest and convert");
+  AddFilters(*tensors, *options);
+  tensors->remove_option(tensors->get_option("--prefix"));
+  AddMemoryBudget(*tensors, *options);
   AddKey(app, *options);
   AddRemote(app);
   for (const CLI::App* group : app.get_subcommands(nullptr)) {

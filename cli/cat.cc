@@ -19,6 +19,7 @@
 #include "command.h"
 #include "haulway/archive.h"
 #include "haulway/load.h"
+#include "haulway/nearest.h"
 #include "haulway/open.h"
 #include "haulway/save.h"
 #include "haulway/select.h"
@@ -164,8 +165,8 @@ void PrintJson(const CatOptions& options, const CatPart& part,
 
 // Sets `*is_usage` if the slice is wrong.
 Status Run(const CatOptions& options, bool* is_usage) {
-  HAULWAY_ASSIGN(auto source, OpenInput(options.files[0]));
-  HAULWAY_ASSIGN(const auto checkpoint, Checkpoint::Open(source, options.open));
+  HAULWAY_ASSIGN(auto source, OpenModel(options, options.files[0]));
+  HAULWAY_ASSIGN(const auto checkpoint, OpenCheckpoint(source, options.open));
   const TensorInfo* tensor = checkpoint->Find(options.tensor);
   if (tensor == nullptr && options.raw) {
     auto record = ReadRecord(options, std::move(source));
@@ -175,8 +176,11 @@ Status Run(const CatOptions& options, bool* is_usage) {
     }
   }
   if (tensor == nullptr) {
-    return Status(Code::kNotFound,
-                  fmt::format("no tensor '{}'", Escape(options.tensor)))
+    return Status(
+               Code::kNotFound,
+               fmt::format("no tensor '{}'{}", Escape(options.tensor),
+                           HintOf(options.tensor, checkpoint->entries(),
+                                  [](const Entry& one) { return one.name; })))
         .Of(ShownName(options.files[0]));
   }
   if (tensor->storage == kNoStorage) {
@@ -233,7 +237,7 @@ int CatTensor(const CatOptions& options) {
 
 Runner AddCat(CLI::App& app) {
   const auto options = MakeOptions<CatOptions>(app);
-  AddFile(app, *options);
+  AddModel(app, *options);
   app.add_option("TENSOR", options->tensor,
                  "Name of a tensor, as printed by ls")
       ->required();

@@ -26,6 +26,7 @@ enum Exit {
   kFailed = 2,
   kNoMatch = 3,
   kUsage = 4,
+  kUnread = 5,  // Only of scan, whose kFailed means UNKNOWN.
   kInterrupted = 130
 };
 
@@ -37,6 +38,7 @@ struct KeyOptions {
 // Options that several verbs share. Each verb derives its own from it.
 struct Options {
   std::vector<std::string> files;
+  std::vector<std::string> join;  // More files of the first one's checkpoint.
   bool json = false, bytes = false;
   OpenOptions open;
   KeyOptions key;
@@ -95,6 +97,15 @@ void AddRemote(CLI::App& app);
 // Returns the options for access to URLs. They are global, because a process
 // runs a single verb.
 RemoteOptions& Remote();
+// Returns the options that choose what a name means, for all inputs of the
+// verb. They are global, too.
+SourceOptions& Sources();
+// Adds --variant and --join, for verbs whose FILE is a model.
+void AddNaming(CLI::App& app, Options& options);
+// Adds the argument FILE of such a verb: AddFile() and AddNaming().
+void AddModel(CLI::App& app, Options& options);
+// Adds --exclude with this help.
+void AddExclude(CLI::App& app, Options& options, const char* about);
 // Adds --include, --exclude and --prefix.
 void AddFilters(CLI::App& app, Options& options);
 void AddKey(CLI::App& app, Options& options, bool required = false);
@@ -102,10 +113,11 @@ void AddAllow(CLI::App& app, Options& options);
 // Checks a numeric option. Returns why `text` is not a number of 1 or more, or
 // "".
 std::string CheckPositive(const std::string& text);
-// Check the name of a dtype, or of a format to write. Return why it is not
-// valid, or "".
+// Check the name of a dtype, or of a format to write a file or, with convert, a
+// directory in. Return why it is not valid, or "".
 std::string CheckDType(const std::string& name);
 std::string CheckFormatToWrite(const std::string& name);
+std::string CheckFormatToConvertTo(const std::string& name);
 // Returns why `path` cannot be written, or "": some verbs write only files, not
 // standard output.
 std::string CheckFileToWrite(const std::string& path);
@@ -137,6 +149,20 @@ int Fail(const Options& options, const Status& status);
 // in memory, so verbs that read much use kPread.
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
                                                     IoMode io = IoMode::kMmap);
+// Opens a model: an input, and the files to join it with.
+Result<std::shared_ptr<const ByteSource>> OpenModel(const Options& options,
+                                                    const std::string& file,
+                                                    IoMode io = IoMode::kMmap);
+
+// Opens the checkpoint of an input; of an index of shards, only those that have
+// a name that --include, --exclude and --prefix concern.
+Result<std::shared_ptr<const Checkpoint>> OpenChosen(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& open,
+    const Options& options);
+
+// Opens a checkpoint. If its object needs code, says so on standard error.
+Result<std::shared_ptr<const Checkpoint>> OpenCheckpoint(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 
 // Writes a text to a path or URL, completely or not at all.
 Status WriteText(const std::string& out, std::string_view text);

@@ -125,9 +125,12 @@ int ConvertFile(const ConvertVerbOptions& options) {
   const std::string& file = options.files.front();
   const auto run = [&]() -> Status {
     HAULWAY_ASSIGN(const ConvertOptions convert, OptionsOf(options));
-    HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
+    HAULWAY_ASSIGN(auto source, OpenModel(options, file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
-                   Checkpoint::Open(std::move(source), options.open));
+                   // A cast looks for scales in every shard.
+                   options.dtype.empty()
+                       ? OpenChosen(std::move(source), options.open, options)
+                       : OpenCheckpoint(std::move(source), options.open));
     // If it cannot be created, nothing is written.
     std::unique_ptr<ByteSink> proof;
     if (!options.proof.empty()) {
@@ -150,10 +153,6 @@ int ConvertFile(const ConvertVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
-std::string CheckFormat(const std::string& name) {
-  return std::string(FormatToConvertTo(name).status().message());
-}
-
 std::string CheckRenaming(const std::string& text) {
   std::string wrong = CheckPair(text);
   if (!wrong.empty()) return wrong;
@@ -165,6 +164,7 @@ Runner AddConvert(CLI::App& app) {
   const auto options = MakeOptions<ConvertVerbOptions>(app);
   AddBytes(app, *options);
   AddLenient(app, *options);
+  AddNaming(app, *options);
   app.add_option_function<std::string>(
          "SRC",
          [options = options.get()](const std::string& file) {
@@ -182,7 +182,7 @@ Runner AddConvert(CLI::App& app) {
   AddOverwrite(app);
   app.add_option("--to", options->format,
                  "Format; default: from the ending of DST")
-      ->check(CheckFormat);
+      ->check(CheckFormatToConvertTo);
   app.add_option("--dtype", options->dtype,
                  "Cast floating-point tensors to this dtype: bf16, F32, ...")
       ->check(CheckDType);

@@ -22,10 +22,10 @@ struct DiffVerbOptions : Options {
   DiffOptions diff;
 };
 
-Result<std::shared_ptr<const Checkpoint>> Open(const std::string& file,
-                                               const Options& options) {
-  HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
-  return Checkpoint::Open(std::move(source), options.open);
+Result<std::shared_ptr<const Checkpoint>> Open(
+    Result<std::shared_ptr<const ByteSource>> input, const Options& options) {
+  HAULWAY_ASSIGN(auto source, std::move(input));
+  return OpenCheckpoint(std::move(source), options.open);
 }
 
 void PrintJson(const DiffVerbOptions& options, const DiffReport& report) {
@@ -86,9 +86,13 @@ void PrintText(const DiffVerbOptions& options, const DiffReport& report) {
 int DiffFiles(const DiffVerbOptions& options) {
   bool is_equal = false, is_empty = false;
   const auto run = [&]() -> Status {
-    HAULWAY_ASSIGN(const auto a, Open(options.files[0], options));
-    HAULWAY_ASSIGN(const auto b, Open(options.files[1], options));
+    HAULWAY_ASSIGN(
+        const auto a,
+        Open(OpenModel(options, options.files[0], IoMode::kPread), options));
+    HAULWAY_ASSIGN(const auto b,
+                   Open(OpenInput(options.files[1], IoMode::kPread), options));
     HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
+    HAULWAY_TRY(names.CheckUsed({a.get(), b.get()}));
     DiffOptions diff = options.diff;
     if (!names.all()) {
       diff.select = [&](std::string_view name) { return names.Matches(name); };
@@ -121,6 +125,7 @@ Runner AddDiff(CLI::App& app) {
       ->required();
   app.add_option("B", options->files[1], "Another checkpoint, of any format")
       ->required();
+  AddNaming(app, *options);
   AddRemote(app);
   AddFilters(app, *options);
   AddFields(app, &options->diff);

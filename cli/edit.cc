@@ -20,6 +20,7 @@
 #include "field_options.h"
 #include "haulway/convert.h"
 #include "haulway/dtype.h"
+#include "haulway/nearest.h"
 #include "haulway/select.h"
 #include "output.h"
 #include "progress.h"
@@ -35,6 +36,8 @@ struct EditVerbOptions : Options {
   EditOptions edit;
 };
 
+std::string_view NameOf(const Entry& entry) { return entry.name; }
+
 // Splits KEY=VALUE where KEY is the name of a tensor, which may contain '='.
 Result<std::pair<std::string, std::string>> SplitName(const Checkpoint& file,
                                                       const std::string& text) {
@@ -46,8 +49,10 @@ Result<std::pair<std::string, std::string>> SplitName(const Checkpoint& file,
       return std::pair(name, text.substr(at + 1));
     }
   }
-  return Status(Code::kNotFound,
-                fmt::format("no tensor '{}'", SplitPair(text).first))
+  return Status(
+             Code::kNotFound,
+             fmt::format("no tensor '{}'{}", SplitPair(text).first,
+                         HintOf(SplitPair(text).first, file.entries(), NameOf)))
       .Of(file.source().name());
 }
 
@@ -64,7 +69,9 @@ Result<std::vector<const Entry*>> Matches(const Checkpoint& file,
     }
   }
   if (!entries.empty()) return entries;
-  return Status(Code::kNotFound, fmt::format("no tensor '{}'", glob))
+  return Status(Code::kNotFound,
+                fmt::format("no tensor '{}'{}", glob,
+                            HintOf(glob, file.entries(), NameOf)))
       .Of(file.source().name());
 }
 
@@ -101,7 +108,7 @@ Result<std::shared_ptr<const Checkpoint>> OpenOther(
   HAULWAY_ASSIGN(auto source, OpenInput(name));
   OpenOptions open = options.open;
   open.key = {};
-  return Checkpoint::Open(std::move(source), open);
+  return OpenCheckpoint(std::move(source), open);
 }
 
 Result<FileEdit> EditOf(const EditVerbOptions& options) {
@@ -109,8 +116,9 @@ Result<FileEdit> EditOf(const EditVerbOptions& options) {
   const std::string& name = options.files.front();
   const bool is_url = name.find("://") != name.npos;  // Edit() refuses URLs.
   HAULWAY_ASSIGN(auto source, is_url ? OpenInput(name) : OpenFileSource(name));
-  HAULWAY_ASSIGN(const auto file,
-                 Checkpoint::Open(std::move(source), options.open));
+  OpenOptions open = options.open;
+  open.alone = true;
+  HAULWAY_ASSIGN(const auto file, OpenCheckpoint(std::move(source), open));
   for (const std::string& text : options.rename) {
     HAULWAY_ASSIGN(auto pair, SplitName(*file, text));
     edit.rename.push_back(std::move(pair));

@@ -37,7 +37,7 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
   if (!named.ok()) return Fail(options, named);
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
-  const auto checkpoint = Checkpoint::Open(*source, open);
+  const auto checkpoint = OpenCheckpoint(*source, open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
   if (options.authenticate && InSegments(**checkpoint)) {
     return Fail(options, Status(Code::kUnsupported,

@@ -82,12 +82,12 @@ void FieldOption::Add(std::optional<uint64_t>* value) const {
 }
 
 void FieldOption::Add(double* value) const {
-  app_.add_option(name_, *value, About(""))
-      ->check(CLI::NonNegativeNumber)
-      ->check([](const std::string& text) {
-        const bool is_nan = std::isnan(std::strtod(text.c_str(), nullptr));
-        return is_nan ? text + " is no number" : std::string();
-      });
+  app_.add_option(name_, *value, About(""))->check([](const std::string& text) {
+    char* end = nullptr;
+    const bool is_right = std::strtod(text.c_str(), &end) >= 0 &&
+                          end != text.c_str() && *end == '\0';
+    return is_right ? "" : "expected a number of 0 or more: " + text;
+  });
 }
 
 void FieldOption::Add(std::chrono::milliseconds* value) const {

@@ -433,7 +433,7 @@ Result<FileMap> MakeFileMap(std::shared_ptr<const ByteSource> source,
   LookAtCache(*source, &map);
   OpenOptions open = options;
   open.check_frames = true;
-  HAULWAY_ASSIGN(map.checkpoint, Checkpoint::Open(std::move(source), open));
+  HAULWAY_ASSIGN(map.checkpoint, OpenCheckpoint(std::move(source), open));
   const CheckpointIndex& index = map.checkpoint->index();
   const auto& whole = map.checkpoint->reader().source();
   map.bytes = whole->size();

@@ -21,6 +21,7 @@ Status CheckFile(const std::string& path, const GetVerbOptions& options) {
   HAULWAY_ASSIGN(auto source, OpenInput(path, IoMode::kPread));
   VerifyOptions verify;
   verify.open = options.open;
+  verify.open.alone = true;  // A download is of one file.
   verify.threads = options.threads;
   verify.cancel = &interrupted;
   HAULWAY_ASSIGN(const VerifyReport report, Verify(std::move(source), verify));

@@ -98,9 +98,9 @@ Counts CountsOf(const CheckpointIndex& index) {
 
 int Info(const Options& options) {
   const std::string& file = options.files.front();
-  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  Result<std::shared_ptr<const ByteSource>> source = OpenModel(options, file);
   if (!source.ok()) return Fail(options, source.status());
-  const auto checkpoint = Checkpoint::Open(*source, options.open);
+  const auto checkpoint = OpenCheckpoint(*source, options.open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
   if (options.json) {
     fmt::print("{}\n", InfoJson(**checkpoint, ShownName(file)));
@@ -141,7 +141,7 @@ Runner AddInfo(CLI::App& app) {
   AddBytes(app, *options);
   AddAllow(app, *options);
   AddKey(app, *options);
-  AddFile(app, *options);
+  AddModel(app, *options);
   return {options, [options] { return Info(*options); }};
 }
 

@@ -1,15 +1,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "command.h"
+#include "haulway/folder.h"
 #include "haulway/open.h"
+#include "haulway/verify.h"
 #include "output.h"
 #include "tell.h"
 
 namespace haulway::cli {
 
 int Fail(const Options& options, const Status& status) {
+  // Output that cannot be written ends a callback, too; main() names it.
+  if (std::ferror(stdout) != 0) return kFailed;
   Tell(fmt::format("haulway: {}\n", Escape(status.message())));
   if (options.json) {
     Json json;
@@ -41,9 +46,64 @@ NameOptions NamesOf(const Options& options) {
   return names;
 }
 
+namespace {
+
+SourceOptions Reaching(IoMode io) {
+  SourceOptions options = Sources();
+  options.io = io;
+  options.remote = Remote();
+  return options;
+}
+
+// Says on standard error if a checkpoint's object needs code.
+void TellOfCode(const Checkpoint& checkpoint) {
+  if (const auto note = NoteOfCode(checkpoint.index())) {
+    Tell(fmt::format("haulway: {}; of {}\n", Escape(*note),
+                     Escape(checkpoint.source().name())));
+  }
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
                                                     IoMode io) {
-  return OpenSource(path, {.io = io, .remote = Remote()});
+  return OpenSource(path, Reaching(io));
+}
+
+Result<std::shared_ptr<const ByteSource>> OpenModel(const Options& options,
+                                                    const std::string& file,
+                                                    IoMode io) {
+  const bool is_named =
+      std::ranges::find(options.files, file) != options.files.end();
+  if (is_named && options.join.empty() && IsNamedAsShard(file)) {
+    Tell(
+        fmt::format("haulway: note: {} is one of several shards: name the "
+                    "index or the folder to open the model\n",
+                    Escape(ShownName(file))));
+  }
+  std::vector<std::string> names = {file};
+  names.insert(names.end(), options.join.begin(), options.join.end());
+  return OpenSources(names, Reaching(io));
+}
+
+Result<std::shared_ptr<const Checkpoint>> OpenChosen(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& open,
+    const Options& options) {
+  HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
+  HAULWAY_ASSIGN(auto checkpoint,
+                 Checkpoint::Open(std::move(source), open, kDefaultRetries,
+                                  [&](std::string_view name) {
+                                    return names.Mentions(name);
+                                  }));
+  TellOfCode(*checkpoint);
+  return checkpoint;
+}
+
+Result<std::shared_ptr<const Checkpoint>> OpenCheckpoint(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto checkpoint, Checkpoint::Open(std::move(source), options));
+  TellOfCode(*checkpoint);
+  return checkpoint;
 }
 
 Status WriteText(const std::string& out, std::string_view text) {
@@ -82,7 +142,14 @@ Result<std::vector<std::string>> ExpandInputs(
 
 int ForEachFile(const Options& options, const FileVerb& one,
                 FolderLister list) {
-  const auto files = ExpandInputs(options.files, list);
+  if (!options.join.empty() && options.files.size() != 1) {
+    return Fail(options, Status(Code::kInvalidArgument,
+                                "--join adds to one FILE: expected one"));
+  }
+  // These name one checkpoint, even in a folder.
+  const bool is_one = !Sources().variant.empty() || !options.join.empty();
+  auto files = Result<std::vector<std::string>>(options.files);
+  if (!is_one) files = ExpandInputs(options.files, list);
   if (!files.ok()) return Fail(options, files.status());
   // From the best to the worst.
   constexpr int kOrder[] = {kNoMatch, kDone, kFound, kFailed, kInterrupted};

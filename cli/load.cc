@@ -57,12 +57,14 @@ std::vector<uint32_t> StoragesOf(const CheckpointIndex& index,
 
 int LoadFile(const LoadVerbOptions& options) {
   const std::string& file = options.files.front();
-  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  Result<std::shared_ptr<const ByteSource>> source = OpenModel(options, file);
   if (!source.ok()) return Fail(options, source.status());
-  const auto checkpoint = Checkpoint::Open(*source, options.open);
+  const auto checkpoint = OpenChosen(*source, options.open, options);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
   const auto names = NameFilter::Make(NamesOf(options));
   if (!names.ok()) return Fail(options, names.status());
+  const Status used = names->CheckUsed({checkpoint->get()});
+  if (!used.ok()) return Fail(options, used);
   const std::vector<uint32_t> rows = StoragesOf((*checkpoint)->index(), *names);
   const bool is_empty = !names->all() && rows.empty();
 
@@ -110,7 +112,7 @@ Runner AddLoad(CLI::App& app) {
   AddAllow(app, *options);
   AddKey(app, *options);
   AddProgress(app, *options);
-  AddFile(app, *options);
+  AddModel(app, *options);
   return {options, [options] { return LoadFile(*options); }};
 }
 

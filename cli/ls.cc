@@ -198,18 +198,20 @@ Result<Stats> Measure(const LsOptions& options, const Checkpoint& checkpoint,
 
 int LsOne(const LsOptions& options, const std::string& file, bool heading) {
   Result<std::shared_ptr<const ByteSource>> source =
-      OpenInput(file, options.stats ? IoMode::kPread : IoMode::kMmap);
+      OpenModel(options, file, options.stats ? IoMode::kPread : IoMode::kMmap);
   if (!source.ok()) return Fail(options, source.status());
   OpenOptions open = options.open;
   // On a server, every frame would be a request.
   open.check_frames = !(*source)->Look({}).is_server();
-  const auto checkpoint = Checkpoint::Open(*source, open);
+  const auto checkpoint = OpenChosen(*source, open, options);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
   const CheckpointIndex& index = checkpoint.value()->index();
   std::vector<Entry> entries;
   uint64_t total = 0;
   const auto names = NameFilter::Make(NamesOf(options));
   if (!names.ok()) return Fail(options, names.status());
+  const Status used = names->CheckUsed({checkpoint->get()});
+  if (!used.ok()) return Fail(options, used);
   for (const Entry& entry : index.entries) {
     if (!names->Matches(entry.name)) continue;
     entries.push_back(entry);
@@ -259,6 +261,7 @@ Runner AddLs(CLI::App& app) {
   AddAllow(app, *options);
   AddKey(app, *options);
   AddFiles(app, *options);
+  AddNaming(app, *options);
   return {options, [options] {
             return ForEachFile(*options, [&](const auto& file, bool heading) {
               return LsOne(*options, file, heading);

@@ -9,8 +9,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +20,7 @@
 
 #include "command.h"
 #include "haulway/format.h"
+#include "haulway/nearest.h"
 #include "haulway/options.h"
 #include "haulway/source.h"
 #include "output.h"
@@ -42,43 +43,10 @@ void OnInterrupt(int signal) {
   interrupted_code = code;
 }
 
-// Returns the edit distance of two words: insertions, deletions and
-// substitutions.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-// Returns the name that `word` is probably meant to be, or "".
-std::string Nearest(std::string_view word,
-                    const std::vector<std::string>& names) {
-  std::string best;
-  size_t least = 3;  // A larger distance is unlikely to be a typing error.
-  for (const std::string& name : names) {
-    const size_t distance = Distance(word, name);
-    if (distance >= least) continue;
-    least = distance;
-    best = name;
-  }
-  return best;
-}
-
 std::string Hint(std::string_view word) {
-  std::vector<std::string> names;
-  for (const Verb* verb : kVerbs) names.emplace_back(verb->name);
-  const std::string best = Nearest(word, names);
-  return best.empty() ? "; haulway --help lists them"
-                      : fmt::format("; did you mean '{}'?", best);
+  const std::string hint =
+      HintOf(word, kVerbs, [](const Verb* verb) { return verb->name; });
+  return hint.empty() ? "; haulway --help lists them" : hint;
 }
 
 // Adds the long names of the options of a verb and of its groups.
@@ -107,10 +75,8 @@ std::string Unexpected(const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands()) {
     AddOptionNames(*verb, &names);
   }
-  const std::string best = Nearest(option, names);
-  return fmt::format(
-      "no option '{}'{}", option,
-      best.empty() ? "" : fmt::format(": did you mean '{}'?", best));
+  return fmt::format("no option '{}'{}", option,
+                     HintOf(option, names, std::identity()));
 }
 
 // Reports a usage error, in JSON too if requested.

@@ -33,11 +33,12 @@ int ManifestFile(const ManifestVerbOptions& options) {
   const std::string& file = options.files.front();
   bool is_empty = false;
   const auto run = [&]() -> Status {
-    HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
+    HAULWAY_ASSIGN(auto source, OpenModel(options, file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
-                   Checkpoint::Open(std::move(source), options.open));
+                   OpenChosen(std::move(source), options.open, options));
     HAULWAY_TRY(CheckNotRead(*checkpoint, file, options.out));
     HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
+    HAULWAY_TRY(names.CheckUsed({checkpoint.get()}));
     ManifestOptions made = options.made;
     if (!names.all()) {
       made.select = [&](std::string_view name) { return names.Matches(name); };
@@ -64,7 +65,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
 
 Runner AddManifest(CLI::App& app) {
   const auto options = MakeOptions<ManifestVerbOptions>(app);
-  AddFile(app, *options);
+  AddModel(app, *options);
   app.add_option("-o,--out", options->out,
                  "Write JSON to this file, for `haulway verify --manifest`");
   RefuseJsonBeside(app, *options, options->out);

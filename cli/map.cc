@@ -50,7 +50,7 @@ int MapFile(const MapVerbOptions& options) {
     return kUsage;
   }
   const auto run = [&]() -> Status {
-    HAULWAY_ASSIGN(auto source, OpenInput(file));
+    HAULWAY_ASSIGN(auto source, OpenModel(options, file));
     HAULWAY_ASSIGN(const FileMap map,
                    MakeFileMap(std::move(source), options.open));
     uint64_t page_bytes = 0;
@@ -82,7 +82,7 @@ int MapFile(const MapVerbOptions& options) {
 Runner AddMap(CLI::App& app) {
   const auto options = MakeOptions<MapVerbOptions>(app);
   AddBytes(app, *options);
-  AddFile(app, *options);
+  AddModel(app, *options);
   app.add_option("-o,--out", options->out,
                  "HTML page to write, or - for standard output");
   AddKey(app, *options);

@@ -99,6 +99,23 @@ void AddLenient(CLI::App& app, Options& options) {
   AddFields(app, &options.open);
 }
 
+SourceOptions& Sources() {
+  static SourceOptions sources;
+  return sources;
+}
+
+void AddNaming(CLI::App& app, Options& options) {
+  AddFields(app, &Sources());
+  AddList(app, "--join", options.join,
+          "Another file of the checkpoint that FILE begins; repeatable")
+      ->type_name("FILE");
+}
+
+void AddModel(CLI::App& app, Options& options) {
+  AddFile(app, options);
+  AddNaming(app, options);
+}
+
 void AddFile(CLI::App& app, Options& options, const char* about) {
   AddLenient(app, options);
   AddRemote(app);
@@ -133,14 +150,17 @@ std::string CheckFileToWrite(const std::string& path) {
   return path == "-" ? "expected a file, found -" : "";
 }
 
+void AddExclude(CLI::App& app, Options& options, const char* about) {
+  AddList(app, "--exclude", options.exclude, about)->check(CheckPattern);
+}
+
 void AddFilters(CLI::App& app, Options& options) {
   AddList(app, "--include", options.include,
           "Select names that match this glob or /regex/; repeatable")
       ->check(CheckPattern);
-  AddList(
-      app, "--exclude", options.exclude,
-      "Leave out names that match; takes precedence over --include; repeatable")
-      ->check(CheckPattern);
+  AddExclude(app, options,
+             "Leave out names that match; takes precedence over --include; "
+             "repeatable");
   app.add_option("--prefix", options.prefix,
                  "Select only names that begin with this prefix; patterns "
                  "match the rest of the name");
@@ -207,6 +227,10 @@ std::string CheckDType(const std::string& name) {
 
 std::string CheckFormatToWrite(const std::string& name) {
   return std::string(FormatToWriteByName(name).status().message());
+}
+
+std::string CheckFormatToConvertTo(const std::string& name) {
+  return std::string(FormatToConvertTo(name).status().message());
 }
 
 void AddThreads(CLI::App& app, Options& options) {

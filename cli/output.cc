@@ -133,7 +133,7 @@ std::string FactText(const FactValue& value, bool json) {
 
 void PrintFindings(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
-    fmt::print("  {}: {}\n", CodeName(finding.code), Escape(finding.message));
+    fmt::print("  {}\n", Escape(finding.message));
   }
 }
 

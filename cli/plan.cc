@@ -86,9 +86,9 @@ void PrintTable(const PlanOptions& options, const PlannedReads& plan,
 
 int PlanFile(const PlanOptions& options) {
   const std::string& file = options.files.front();
-  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  Result<std::shared_ptr<const ByteSource>> source = OpenModel(options, file);
   if (!source.ok()) return Fail(options, source.status());
-  const auto checkpoint = Checkpoint::Open(*source, options.open);
+  const auto checkpoint = OpenChosen(*source, options.open, options);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
   const auto wanted = WantedOf(options, **checkpoint);
   if (!wanted.ok()) {
@@ -149,7 +149,7 @@ Runner AddPlan(CLI::App& app) {
       ->type_name("PART");
   AddFilters(app, *options);
   AddAllow(app, *options);
-  AddFile(app, *options);
+  AddModel(app, *options);
   return {options, [options] { return PlanFile(*options); }};
 }
 

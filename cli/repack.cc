@@ -26,7 +26,7 @@ int RepackFile(const RepackVerbOptions& options) {
     HAULWAY_TRY(CheckEnding(options.out, Format::kTorch));
     HAULWAY_ASSIGN(auto source, OpenInput(file));
     HAULWAY_ASSIGN(const auto checkpoint,
-                   Checkpoint::Open(std::move(source), options.open));
+                   OpenCheckpoint(std::move(source), options.open));
     RepackOptions repack = options.repack;
     HAULWAY_ASSIGN(repack.archive.archive_name, ArchiveNameOf(options.out));
     repack.archive.threads = options.write.threads;

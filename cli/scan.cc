@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -10,18 +12,46 @@
 #include "command.h"
 #include "haulway/open.h"
 #include "haulway/pickle.h"
+#include "haulway/select.h"
 #include "haulway/sink.h"
 #include "haulway/verify.h"
 #include "is_read.h"
 #include "output.h"
 #include "sarif.h"
+#include "tell.h"
 
 namespace haulway::cli {
 namespace {
 
 struct ScanOptions : Options {
-  bool verbose = false;
+  bool verbose = false, quiet = false;
   std::string sarif;
+};
+
+// What a run found.
+struct Totals {
+  std::array<uint64_t, 3> files = {};  // By verdict.
+  bool is_unread = false;              // A file could not be read.
+  // Globals that pickles name, and whether they are allowed; filled for
+  // --allow.
+  std::map<std::string, bool> names;
+  // Paths within the folders that were walked; filled for --exclude.
+  std::set<std::string> paths;
+
+  void Add(const ScanOptions& options, const ScanReport& report) {
+    ++files[static_cast<size_t>(report.verdict)];
+    is_unread = is_unread || !report.readable;
+    if (options.open.allowed_globals.empty()) return;
+    for (const ScannedPickle& pickle : report.pickles) {
+      for (const ScannedGlobal& global : pickle.globals) {
+        names.emplace(fmt::format("{}.{}", global.module, global.name),
+                      global.allowed);
+      }
+    }
+  }
+  uint64_t Of(Verdict verdict) const {
+    return files[static_cast<size_t>(verdict)];
+  }
 };
 
 void PrintPickle(const ScanOptions& options, const ScannedPickle& pickle) {
@@ -74,21 +104,74 @@ void PrintReport(const ScanOptions& options, const ScanReport& report) {
   PrintFindings(others);
 }
 
+// Prints how many files have each verdict.
+void PrintTotals(const Totals& totals) {
+  std::string line;
+  uint64_t all = 0;
+  for (const Verdict verdict :
+       {Verdict::kSafe, Verdict::kUnknown, Verdict::kUnsafe}) {
+    if (totals.Of(verdict) == 0) continue;
+    line += fmt::format("{}{} {}", line.empty() ? ": " : ", ",
+                        totals.Of(verdict), Name(verdict));
+    all += totals.Of(verdict);
+  }
+  if (all > 1) fmt::print("{}{}\n", Counted(all, "file"), line);
+}
+
+// Says which --allow and --exclude had no effect: most likely they are
+// misspelled.
+void TellUnused(const ScanOptions& options, const Totals& totals) {
+  for (const std::string& name : options.open.allowed_globals) {
+    if (totals.names.contains(name)) continue;
+    const std::string_view last =
+        std::string_view(name).substr(name.rfind('.'));
+    const auto meant = std::ranges::find_if(totals.names, [&](const auto& met) {
+      return !met.second && met.first.ends_with(last);
+    });
+    Tell(fmt::format(
+        "haulway: no pickle contains the name --allow {}{}\n", Escape(name),
+        meant == totals.names.end()
+            ? ""
+            : fmt::format("; did you mean {}?", Escape(meant->first))));
+  }
+  const std::vector<std::string_view> paths(totals.paths.begin(),
+                                            totals.paths.end());
+  for (const std::string& pattern : options.exclude) {
+    const auto filter = NameFilter::Make({.exclude = {pattern}});
+    if (filter.ok() && !filter->CheckUsed(paths).ok()) {
+      Tell(fmt::format("haulway: no file matches --exclude {}\n",
+                       Escape(pattern)));
+    }
+  }
+}
+
+// Returns the exit code of an input that could not be read.
+int FailUnread(const ScanOptions& options, const Status& status) {
+  const int exit = Fail(options, status);
+  return exit == kNoMatch || exit == kInterrupted ? exit : kUnread;
+}
+
 int ScanFiles(const ScanOptions& options) {
-  Verdict worst = Verdict::kSafe;
+  const auto chosen = NameFilter::Make({.exclude = options.exclude});
+  if (!chosen.ok()) return Fail(options, chosen.status());
+  Totals totals;
   int failed = kDone;
   bool is_overwritten = false;
   SarifLog log;
   const auto each = [&](const ScanReport& report) -> Status {
     is_overwritten = is_overwritten || IsSame(report.file, options.sarif);
-    worst = std::max(worst, report.verdict);
+    totals.Add(options, report);
     log.Add(report);
     if (options.json) {
       Json().Value(report).Print();
-    } else if (options.sarif != "-") {
+    } else if (options.sarif != "-" && !(options.quiet && report.safe())) {
       PrintReport(options, report);
     }
     return Status();
+  };
+  const auto wanted = [&](std::string_view name) {
+    if (!options.exclude.empty()) totals.paths.emplace(name);
+    return chosen->Matches(name);
   };
   for (const std::string& path : options.files) {
     Status status;
@@ -101,11 +184,11 @@ int ScanFiles(const ScanOptions& options) {
         status = report.ok() ? each(*report) : std::move(report).status();
       }
     } else {
-      status = ScanPath(path, options.open, each, Remote());
+      status = ScanPath(path, options.open, each, Remote(), wanted);
     }
     if (!status.ok()) {
       log.AddFailure(status);
-      failed = std::max(failed, Fail(options, status));
+      failed = std::max(failed, FailUnread(options, status));
     }
   }
   if (!options.sarif.empty()) {
@@ -114,9 +197,14 @@ int ScanFiles(const ScanOptions& options) {
                                : WriteText(options.sarif, log.Text());
     if (!written.ok()) return Fail(options, written);
   }
-  if (worst == Verdict::kUnsafe) return kFound;
+  if (!options.json && !options.quiet && options.sarif != "-") {
+    PrintTotals(totals);
+  }
+  TellUnused(options, totals);
+  if (totals.Of(Verdict::kUnsafe) > 0) return kFound;
   if (failed != kDone) return failed;
-  return worst == Verdict::kUnknown ? kFailed : kDone;
+  if (totals.is_unread) return kUnread;
+  return totals.Of(Verdict::kUnknown) > 0 ? kFailed : kDone;
 }
 
 Runner AddScan(CLI::App& app) {
@@ -124,6 +212,11 @@ Runner AddScan(CLI::App& app) {
   AddBytes(app, *options);
   app.add_flag("-v,--verbose", options->verbose,
                "Print every mention of a global, and a count of each opcode");
+  app.add_flag("-q,--quiet", options->quiet,
+               "Print only files that are not SAFE");
+  AddExclude(app, *options,
+             "Leave out files of a folder whose path in it matches this glob "
+             "or /regex/; .git is always left out; repeatable");
   app.add_option("--sarif", options->sarif,
                  "Also write the findings as SARIF 2.1.0, for services that "
                  "scan code; - prints them instead of the report")
@@ -142,8 +235,9 @@ extern const Verb kScan = {
     "runs nothing",
     "haulway scan downloaded.pt -v\n"
     "haulway scan models/ --allow mymodel.Config\n"
-    "haulway scan models/ --sarif found.sarif\n"
-    "Exit codes: 0 SAFE, 1 UNSAFE, 2 UNKNOWN; the worst one for several files.",
+    "haulway scan . -q --exclude 'docs/*' --sarif found.sarif\n"
+    "Exit codes: 0 SAFE, 2 UNKNOWN, 5 not readable, 1 UNSAFE; the last of "
+    "these for several files.",
     AddScan};
 
 }  // namespace haulway::cli

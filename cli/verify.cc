@@ -76,7 +76,7 @@ int PrintNone(const VerifyVerbOptions& options, const std::string& file) {
 }
 
 int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
-  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  Result<std::shared_ptr<const ByteSource>> source = OpenModel(options, file);
   if (!source.ok()) return Fail(options, source.status());
   VerifyOptions verify;
   verify.open = options.open;
@@ -167,6 +167,7 @@ Runner AddVerify(CLI::App& app) {
   AddThreads(app, *options);
   AddProgress(app, *options);
   AddFiles(app, *options);
+  AddNaming(app, *options);
   return {options, [options] {
             const auto one = [&](const std::string& file, bool) {
               return VerifyOne(*options, file);

@@ -38,7 +38,7 @@ build() {
     cat "$folder.log" >&2
     return 2
   }
-  # Of the objects that are not there: ninja -n stops at CMake's own steps.
+  # Counts the objects that are missing: ninja -n stops at CMake's own steps.
   units=$(ninja -C "$folder" -t commands "${@:2}" | grep -o -- '-o [^ ]*\.o ' |
     while read -r _ object; do [ -e "$folder/$object" ] || echo; done | wc -l) || true
   if [ "$units" -gt 0 ]; then

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -30,9 +31,12 @@ class HAULWAY_EXPORT Checkpoint {
   // name. Fails as the format's rules say, and as the source does. After
   // kUnavailable or kTimeout opening is repeated up to `retries` times; sources
   // of servers repeat single requests instead, as RemoteOptions::retries says.
+  // Opens only those shards of an index that have a name for which `wanted` is
+  // true, unless none has.
   static Result<std::shared_ptr<const Checkpoint>> Open(
       std::shared_ptr<const ByteSource> source, const OpenOptions& options = {},
-      int retries = kDefaultRetries);
+      int retries = kDefaultRetries,
+      const std::function<bool(std::string_view name)>& wanted = nullptr);
   // Opens the source that a path or URL names and reads its index; a local file
   // is mapped. See OpenSource(), and OpenSources() for several files as one
   // checkpoint.
@@ -46,6 +50,13 @@ class HAULWAY_EXPORT Checkpoint {
   const LongVector<Entry>& entries() const { return index().entries; }
   // Returns the tensor with this name, or null.
   const TensorInfo* Find(std::string_view name) const;
+
+  // Fails with kUnsupported if the tensor, a row of index().tensors, is a
+  // quantized weight whose scales are other tensors of the checkpoint, or is
+  // one of these: a cast would change what the numbers mean. The second asks
+  // for the tensors of a storage.
+  Status CheckCast(uint32_t tensor) const;
+  Status CheckCastOfStorage(uint32_t storage) const;
 
   // Copies the elements into `out`, densely and in row-major order. Elements
   // are as stored, in this machine's byte order; the caller applies `conjugate`

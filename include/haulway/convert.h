@@ -53,7 +53,6 @@ inline constexpr std::string_view kTiesWords[] = {"keep", "drop", "copy",
 constexpr std::span<const std::string_view> WordsOf(Ties) { return kTiesWords; }
 // One of kTiesWords.
 HAULWAY_EXPORT std::string_view Name(Ties ties);
-HAULWAY_EXPORT std::optional<Ties> TiesFromName(std::string_view name);
 
 // Returns the new name of a tensor.
 using RenameFunction = std::function<std::string(std::string_view name)>;

@@ -26,13 +26,21 @@ HAULWAY_EXPORT std::optional<std::string> LocalPath(std::string_view name);
 // true for paths, file:// and s3://, false for other schemes and for "-".
 HAULWAY_EXPORT bool HasFolders(std::string_view name);
 
+// Returns whether a file is named as one of several, but does not open the
+// others: "model-00001-of-00002.safetensors".
+HAULWAY_EXPORT bool IsNamedAsShard(std::string_view name);
+
 // FolderFiles tells which files are checkpoints, and which are parts of a
 // checkpoint that several files hold. Call Note() for all files of a folder
 // before the other functions. Names are those that open the files; a folder is
 // everything up to the last '/' of a name.
 //
-// The folder itself is a checkpoint if its only checkpoints are the files in
-// which processes of torch.distributed.checkpoint save safetensors.
+// The folder itself is a checkpoint if its only checkpoint is a set of files
+// that no file opens: those in which processes of torch.distributed.checkpoint
+// save safetensors, or shards without an index. It counts as one, too, if it
+// holds the data of such processes without a `.metadata`: opening it then says
+// that the save did not end. The first file of a GGUF model stands for all its
+// files.
 //
 // For one thread at a time.
 class HAULWAY_EXPORT FolderFiles {
@@ -44,8 +52,8 @@ class HAULWAY_EXPORT FolderFiles {
 
   // Returns the folders that are checkpoints, as names that end in '/'.
   std::vector<std::string> Folders() const;
-  // Returns whether a file is a part of a directory of torch.distributed.
-  // checkpoint, for which its `.metadata` or its folder stands.
+  // Returns whether a file is a part of a checkpoint for which another file or
+  // the folder stands.
   bool IsPart(const std::string& name) const;
   // Reads the indexes that were noted, for IsCheckpoint().
   void ReadIndexes();
@@ -57,8 +65,11 @@ class HAULWAY_EXPORT FolderFiles {
  private:
   struct Folder {
     std::string opened_by;  // The `.metadata` of a directory, or empty.
+    bool has_data = false;  // Files that `.metadata` should open.
     uint64_t shards = 0;    // Files of processes, by their names.
-    uint64_t others = 0;    // Other checkpoints, indexes included.
+    // The first file of each set of files that are named as parts.
+    std::map<std::string, std::string, std::less<>> sets;
+    uint64_t others = 0;  // Other checkpoints, indexes included.
   };
 
   static bool IsOne(const Folder& folder);

@@ -98,9 +98,6 @@ struct PlaceFunctions {
   void (*set)(const FilePlace& place, std::vector<Fact>* metadata);
   // Returns whether a key of the metadata states the place.
   bool (*is_key)(std::string_view key);
-  // Returns whether files are named as those of one checkpoint. Requires: at
-  // least one name.
-  bool (*are_names)(std::span<const std::string_view> names);
 };
 
 class Layout;

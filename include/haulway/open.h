@@ -182,7 +182,19 @@ struct SourceOptions {
   // With kMmap: writing to a View() changes the file, which must be writable.
   // Fails with kUnsupported for anything but a local file.
   bool write_through = false;
+  // Which checkpoint of a folder to open, "fp16"; empty: the plain one.
+  std::string variant{};
 };
+
+inline constexpr FieldTable kSourceOptionFields{
+    Field("variant", &SourceOptions::variant,
+          "which checkpoint of a folder to open if it holds several, such as "
+          "fp16 for model.fp16.safetensors; see docs/opening.md",
+          {.value_name = "NAME"}),
+};
+constexpr const auto& FieldsOf(const SourceOptions&) {
+  return kSourceOptionFields;
+}
 
 struct SinkOptions {
   // How files are written, and what happens to an existing file.
@@ -193,9 +205,10 @@ struct SinkOptions {
 
 // Opens what `uri` names. Standard input, and descriptors named /dev/stdin or
 // /dev/fd/N that are not files, are read into memory to their end. For a
-// folder, the file that FindCheckpoint() finds is opened; if its checkpoints
-// are the parts of one GGUF model, or the safetensors files of processes of
-// torch.distributed.checkpoint, they are opened as one list. Fails with
+// folder, the file that FindCheckpoint() finds is opened; if the checkpoint is
+// a complete set of files without an index, or the safetensors files of
+// processes of torch.distributed.checkpoint, they are opened as one list. Fails
+// with kInvalidArgument if a variant is asked for and `uri` is a file; with
 // kUnsupported, naming the scheme, for an unknown scheme; with kInvalidArgument
 // for an invalid file:// URI; as FindCheckpoint() does for folders; and as
 // OpenFileSource() does.
@@ -220,15 +233,17 @@ HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> ListSources(
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenSources(
     std::span<const std::string> uris, const SourceOptions& options = {});
 
-// Returns the file that opens the checkpoint in a folder: the first that exists
-// of model.safetensors.index.json, model.safetensors,
-// pytorch_model.bin.index.json and pytorch_model.bin; otherwise the only file
-// whose name ends in .index.json; otherwise the only file with the suffix of a
-// format. Does not search subfolders. Fails with kNotFound if there is no such
-// file, with kInvalidArgument, naming the files, if there are several, and as
-// listing the folder does.
+// Returns the file that opens the checkpoint in a folder, by the rules of
+// docs/opening.md: the file that transformers, diffusers, peft or accelerate
+// would open; otherwise the only index, or the only other checkpoint. Does not
+// search subfolders. Fails with kNotFound if there is none; with
+// kInvalidArgument, naming the candidates, if there are several; with kMismatch
+// if a file of the checkpoint is missing; with kTruncated for a directory of
+// torch.distributed.checkpoint whose save did not end; and as listing the
+// folder does.
 HAULWAY_EXPORT Result<std::string> FindCheckpoint(
-    std::string_view folder, const RemoteOptions& remote = {});
+    std::string_view folder, const RemoteOptions& remote = {},
+    std::string_view variant = {});
 
 // Returns the checkpoints in a folder and its subfolders, sorted by name, as
 // FolderFiles (folder.h) tells them from parts of others; a folder that is a

@@ -148,6 +148,8 @@ struct OpenOptions {
   // Keep meta tensors without a storage, in formats that would load them as
   // zeros.
   bool keep_meta = false;
+  // Open a file that is a part of a model as it is, without the other parts.
+  bool alone = false;
 };
 
 inline constexpr FieldTable kOpenOptionFields{
@@ -159,6 +161,9 @@ inline constexpr FieldTable kOpenOptionFields{
           "return tensors that have a shape but no data in the file as meta "
           "tensors, instead of zeros",
           {.flag = "-"}),
+    Field("alone", &OpenOptions::alone,
+          "open one part of a model in several GGUF files by itself, without "
+          "the others"),
     Field("debug", &OpenOptions::debug_offsets,
           "compare every computed offset with the one in its header when the "
           "file is opened",

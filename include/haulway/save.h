@@ -66,11 +66,14 @@ struct TensorToWrite {
   // All elements, dense and in row-major order; ignored if `view` is set.
   BytesToWrite bytes{};
   std::optional<StorageView> view = std::nullopt;
+  bool requires_grad = false;  // Kept by torch's files.
 };
 
 struct TensorsToWrite {
   // In file order, if the format keeps it.
   std::vector<TensorToWrite> tensors{};
+  // Whether safetensors keeps the order too, and takes every alignment.
+  bool in_order = false;
   std::vector<BytesToWrite> storages{};  // The storages of views.
   // Text by key, for formats that store metadata. Some formats distinguish no
   // metadata (nullopt) from empty metadata.

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -55,10 +56,15 @@ class HAULWAY_EXPORT NameFilter {
   ~NameFilter();
 
   bool Matches(std::string_view name) const;
+  // Returns whether a pattern matches the name, or there is no `include`: a
+  // checkpoint of the other names would lack nothing.
+  bool Mentions(std::string_view name) const;
   // Fails with kNotFound, naming the pattern, if a pattern of `include` or
   // `exclude` matches none of these names, or none begins with `prefix`: such a
   // pattern is most likely misspelled.
   Status CheckUsed(std::span<const std::string_view> names) const;
+  // The same for the names of all tensors of these checkpoints.
+  Status CheckUsed(std::initializer_list<const Checkpoint*> checkpoints) const;
   // Returns whether every name is selected.
   bool all() const { return rules_ == nullptr; }
 

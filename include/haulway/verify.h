@@ -1,5 +1,9 @@
 // Checking a file without loading it: whether it is intact, and whether it
 // would run code in programs that read it.
+//
+// Verify() reads every byte and compares it with the checksums of the format,
+// and what must agree with what. Scan() judges the file for other programs.
+// Both report what they find, and fail only if the file cannot be read.
 
 #pragma once
 
@@ -60,7 +64,8 @@ struct VerifyReport {
   std::string authentication;
   std::vector<Unchecked> unchecked;
   std::vector<Finding> findings;
-  // Faults that change nothing for readers: the total_size of an index.
+  // A wrong total_size of an index, an object that needs code: no fault of the
+  // bytes.
   std::vector<std::string> notes;
   // Whether the tensors were compared with a manifest, which the caller does.
   bool by_manifest = false;
@@ -72,6 +77,11 @@ struct VerifyReport {
     return checked_bytes == 0 ? "structure" : "checksums";
   }
 };
+
+// Returns a sentence that says which code the object of a checkpoint would
+// need, and how to learn more; nullopt if it needs none.
+HAULWAY_EXPORT std::optional<std::string> NoteOfCode(
+    const CheckpointIndex& index);
 
 inline constexpr FieldTable kVerifyReportFields{
 
@@ -194,6 +204,7 @@ struct ScanReport {
   Verdict verdict = Verdict::kSafe;
   std::string reason;            // The reason for the verdict, one sentence.
   std::optional<uint64_t> byte;  // Offset of the cause, if known.
+  bool readable = true;  // False if it could not be read; kUnknown then.
   std::vector<ScannedPickle> pickles;
   // Everything that prevents the verdict SAFE.
   std::vector<Finding> findings;
@@ -210,6 +221,8 @@ inline constexpr FieldTable kScanReportFields{
     Field("reason", &ScanReport::reason,
           "the reason for the verdict, one sentence"),
     Field("byte", &ScanReport::byte, "offset of the cause, if known"),
+    Field("readable", &ScanReport::readable,
+          "false if the file could not be read"),
     Field("pickles", &ScanReport::pickles, "the pickles in the file"),
     Field("findings", &ScanReport::findings,
           "everything that prevents the verdict SAFE"),
@@ -226,16 +239,19 @@ HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
 // subfolders, in the order of names. In a folder, anything that is not a
 // regular file or a link to one, or that cannot be read, is reported as
 // kUnknown with the reason; the scan never waits for it. Links to folders are
-// not followed. An index of shards (`*.index.json`) includes its shards. Fails
-// if there is no such file or folder, with kNotFound if the folder holds no
-// file, and with any error that `each` returns, which ends the scan.
+// not followed, and folders called .git are passed over. An index of shards
+// (`*.index.json`) includes its shards. Fails if there is no such file or
+// folder, with kNotFound if the folder holds no file, and with any error that
+// `each` returns, which ends the scan.
 HAULWAY_EXPORT Status
 ScanPath(const std::string& path, const OpenOptions& options,
          const std::function<Status(ScanReport report)>& each);
-// The same for a URL that is reached as `remote` says.
+// The same for a URL that is reached as `remote` says. In a folder, scans only
+// files for which `wanted` returns true; it gets the path within the folder.
 HAULWAY_EXPORT Status
 ScanPath(const std::string& path, const OpenOptions& options,
          const std::function<Status(ScanReport report)>& each,
-         const RemoteOptions& remote);
+         const RemoteOptions& remote,
+         const std::function<bool(std::string_view name)>& wanted = nullptr);
 
 }  // namespace haulway

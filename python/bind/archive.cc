@@ -38,15 +38,12 @@ const RecordInfo& Existing(const ArchiveReader& archive,
 
 void BindArchive(nb::module_& module) {
   nb::class_<ChunkReader>(module, "ChunkReader")
-      .def("next",
-           [](ChunkReader& self, uint64_t bytes) {
-             std::vector<std::byte> piece(bytes);
-             const uint64_t length =
-                 Unwrap(WithoutGil([&] { return self.Next(piece); }));
-             return nb::bytes(reinterpret_cast<const char*>(piece.data()),
-                              length);
-           })
-      .def_prop_ro("record_size", &ChunkReader::record_size);
+      .def("next", [](ChunkReader& self, uint64_t bytes) {
+        std::vector<std::byte> piece(bytes);
+        const uint64_t length =
+            Unwrap(WithoutGil([&] { return self.Next(piece); }));
+        return nb::bytes(reinterpret_cast<const char*>(piece.data()), length);
+      });
 
   nb::class_<ArchiveReader>(module, "ArchiveReader")
       .def_prop_ro("archive_name",

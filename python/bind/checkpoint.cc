@@ -17,7 +17,9 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -35,7 +37,9 @@
 #include "bind/loading.h"
 #include "bind/tree_builder.h"
 #include "haulway/load.h"
+#include "haulway/nearest.h"
 #include "haulway/open.h"
+#include "haulway/select.h"
 #include "haulway/source.h"
 
 namespace nb = nanobind;
@@ -272,18 +276,20 @@ void BindCheckpoint(nb::module_& module) {
       });
 
   const auto open_source = [](const nb::str& path, bool mapped, nb::dict remote,
-                              bool write_through) {
+                              bool write_through, std::string variant) {
     const std::string uri = PathBytes(path);
     SourceOptions options;
     options.write_through = write_through;
     options.io = mapped ? IoMode::kMmap : IoMode::kPread;
     options.remote = RemoteOptionsOf(std::move(remote));
+    options.variant = std::move(variant);
     const auto open = [&] { return OpenSource(uri, options); };
     return std::const_pointer_cast<ByteSource>(
         uri.find("://") != uri.npos ? Minding(open) : Unwrap(WithoutGil(open)));
   };
   module.def("open_source", open_source, nb::arg("uri"), nb::arg("mapped"),
-             nb::arg("remote") = nb::dict(), nb::arg("write_through") = false);
+             nb::arg("remote") = nb::dict(), nb::arg("write_through") = false,
+             nb::arg("variant") = "");
   module.def("list_sources", [](std::vector<std::shared_ptr<ByteSource>> list) {
     return std::const_pointer_cast<ByteSource>(
         Unwrap(ListSources({list.begin(), list.end()})));
@@ -329,9 +335,6 @@ void BindCheckpoint(nb::module_& module) {
                      }
                      return dict;
                    })
-      .def_prop_ro(
-          "offsets_computed",
-          [](const Checkpoint& self) { return self.index().offsets_computed; })
       // What `haulway info --json` prints.
       .def("info_json",
            [](const Checkpoint& self, const std::string& file) {
@@ -355,6 +358,19 @@ void BindCheckpoint(nb::module_& module) {
              if (tensor == nullptr) return std::nullopt;
              return static_cast<uint32_t>(tensor - self.index().tensors.data());
            })
+      // Returns "; did you mean ...?" for a name that no tensor has, or "".
+      .def("hint",
+           [](const Checkpoint& self, const nb::str& name) -> std::string {
+             Py_ssize_t size = 0;
+             const char* const utf8 =
+                 PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+             if (utf8 == nullptr) {  // As for find().
+               PyErr_Clear();
+               return "";
+             }
+             return HintOf({utf8, static_cast<size_t>(size)}, self.entries(),
+                           [](const Entry& one) { return one.name; });
+           })
       .def("rows",
            [](const Checkpoint& self) {
              nb::list rows;
@@ -364,6 +380,14 @@ void BindCheckpoint(nb::module_& module) {
            })
       .def("check_object", &CheckObject)
       .def("tensor", &DescribeTensor)
+      // Raises if a cast would change what the tensor means.
+      .def("check_cast",
+           [](const Checkpoint& self, uint32_t row) {
+             Status status = self.CheckCast(row);
+             if (!status.ok()) {
+               Raise(std::move(status).Of(self.source().name()));
+             }
+           })
       .def("storage", &DescribeStorage)
       .def("storage_contents", &StorageContents)
       .def("tensor_count",
@@ -446,17 +470,24 @@ void BindCheckpoint(nb::module_& module) {
   module.def(
       "open_checkpoint",
       [](std::shared_ptr<ByteSource> source, nb::dict opening,
-         std::optional<int> retries) {
+         std::optional<int> retries, const NameFilter* names) {
         const OpenOptions options = OpenOptionsOf(std::move(opening));
+        std::function<bool(std::string_view)> wanted;
+        if (names != nullptr) {
+          wanted = [names](std::string_view name) {
+            return names->Mentions(name);
+          };
+        }
         const auto open = [&] {
           return Checkpoint::Open(std::move(source), options,
-                                  retries.value_or(kDefaultRetries));
+                                  retries.value_or(kDefaultRetries), wanted);
         };
         return std::const_pointer_cast<Checkpoint>(
             IsRemote(*source) ? Minding(open) : Unwrap(WithoutGil(open)));
       },
       nb::arg("source"), nb::arg("opening") = nb::dict(),
-      nb::arg("retries").none() = nb::none());
+      nb::arg("retries").none() = nb::none(),
+      nb::arg("names").none() = nb::none());
 }
 
 }  // namespace python

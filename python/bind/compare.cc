@@ -32,9 +32,13 @@ namespace haulway::python {
 
 namespace {
 
-// `names` may be null, and must outlive the returned function.
-std::function<bool(std::string_view)> SelectOf(const NameFilter* names) {
+// `names` may be null, and must outlive the returned function. Raises if one of
+// its patterns matches no name.
+std::function<bool(std::string_view)> SelectOf(
+    const NameFilter* names,
+    std::initializer_list<const Checkpoint*> checkpoints) {
   if (names == nullptr) return nullptr;
+  Check(names->CheckUsed(checkpoints));
   return [names](std::string_view name) { return names->Matches(name); };
 }
 
@@ -46,7 +50,7 @@ void BindCompare(nb::module_& module) {
       [](std::shared_ptr<Checkpoint> a, std::shared_ptr<Checkpoint> b,
          const NameFilter* select, nb::dict comparing, nb::object progress) {
         DiffOptions options;
-        options.select = SelectOf(select);
+        options.select = SelectOf(select, {a.get(), b.get()});
         SetFields(std::move(comparing), &options);
         Progress told(std::move(progress));
         told.Attach(&options);
@@ -61,7 +65,7 @@ void BindCompare(nb::module_& module) {
       [](std::shared_ptr<Checkpoint> checkpoint, const NameFilter* select,
          nb::dict reading) {
         ManifestOptions options;
-        options.select = SelectOf(select);
+        options.select = SelectOf(select, {checkpoint.get()});
         SetFields(std::move(reading), &options);
         std::atomic<bool> cancel = false;
         options.cancel = &cancel;
@@ -110,6 +114,7 @@ void BindCompare(nb::module_& module) {
          nb::dict reading, nb::object progress) {
         TensorStatsOptions options;
         SetFields(std::move(reading), &options);
+        if (select != nullptr) Check(select->CheckUsed({checkpoint.get()}));
         std::vector<Entry> entries;
         std::vector<uint32_t> tensors;
         for (const Entry& entry : checkpoint->entries()) {

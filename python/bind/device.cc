@@ -42,8 +42,7 @@ std::vector<DeviceBuffer> TargetsAt(const Checkpoint& checkpoint,
 }  // namespace
 
 void BindDevice(nb::module_& module) {
-  nb::class_<CudaDevice>(module, "CudaDevice")
-      .def_prop_ro("ordinal", &CudaDevice::ordinal);
+  nb::class_<CudaDevice>(module, "CudaDevice");
   module.def(
       "open_cuda",
       [](int ordinal, const std::string& driver) {

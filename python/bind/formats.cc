@@ -9,6 +9,7 @@
 #include "haulway/dtype.h"
 #include "haulway/format.h"
 #include "haulway/safetensors.h"
+#include "haulway/scaled.h"
 
 namespace nb = nanobind;
 
@@ -108,6 +109,16 @@ void BindFormats(nb::module_& module) {
     }
     return rows;
   });
+  // Rows (how the weight's name ends, how its scales' name does, whether the
+  // weight must be coded).
+  module.def("scaled_layouts", [] {
+    nb::list rows;
+    for (const ScaledLayout& layout : ScaledLayouts()) {
+      rows.append(
+          nb::make_tuple(layout.weight, layout.scales, layout.is_coded));
+    }
+    return rows;
+  });
   // Names in the order of the safetensors package.
   module.def("safetensors_dtypes", [] {
     nb::list names;
@@ -116,12 +127,6 @@ void BindFormats(nb::module_& module) {
     }
     return names;
   });
-  module.def(
-      "format_by_suffix",
-      [](const nb::bytes& path) {
-        return FormatBySuffix({path.c_str(), path.size()});
-      },
-      nb::rv_policy::reference);
 }
 
 }  // namespace haulway::python

@@ -147,6 +147,7 @@ void BindOptions(nb::module_& module) {
     nb::dict tables;
     tables["OpenOptions"] = RowsOf<OpenOptions>();
     tables["RemoteOptions"] = RowsOf<RemoteOptions>();
+    tables["SourceOptions"] = RowsOf<SourceOptions>();
     tables["LoadOptions"] = RowsOf<LoadOptions>();
     tables["ArchiveWriterOptions"] = RowsOf<ArchiveWriterOptions>();
     tables["FileSinkOptions"] = RowsOf<FileSinkOptions>();

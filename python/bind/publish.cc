@@ -103,8 +103,7 @@ void BindPublish(nb::module_& module) {
            [](const Subscriber& self, uint64_t version, bool writable) {
              return Load(Unwrap(self.TakeVersion(version)), writable);
            })
-      .def_prop_ro("newest", &Subscriber::newest)
-      .def_prop_ro("has_publisher", &Subscriber::has_publisher);
+      .def_prop_ro("newest", &Subscriber::newest);
 }
 
 }  // namespace haulway::python

@@ -111,6 +111,7 @@ void BindSelect(nb::module_& module) {
   // Returns (name, tensor row) of the selected entries.
   module.def(
       "choose", [](const Checkpoint& checkpoint, const NameFilter& filter) {
+        Check(filter.CheckUsed({&checkpoint}));
         nb::list chosen;
         for (const Entry& entry : checkpoint.entries()) {
           if (!filter.Matches(entry.name)) continue;

@@ -45,15 +45,22 @@ SharedPtr LoadIt(std::shared_ptr<ByteSource> source, const NameFilter* wanted,
   SharedLoadOptions options;
   options.open = std::move(open);
   options.load = std::move(load);
+  std::vector<std::string> names;
   if (wanted != nullptr) {
-    options.wanted = [wanted](std::string_view name) {
+    options.wanted = [&](std::string_view name) {
+      names.emplace_back(name);
       return wanted->Matches(name);
     };
   }
   Progress told(std::move(progress));
   told.Attach(&options.load);
-  return std::const_pointer_cast<SharedCheckpoint>(
+  auto loaded = std::const_pointer_cast<SharedCheckpoint>(
       told.Run([&] { return LoadShared(std::move(source), options); }));
+  if (wanted != nullptr) {
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    Check(wanted->CheckUsed(views));
+  }
+  return loaded;
 }
 
 }  // namespace

@@ -76,6 +76,7 @@ _Renaming: TypeAlias = (
 @type_check_only
 class _IndexWords(TypedDict, total=False):
     keep_meta: bool | None
+    alone: bool | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
 
@@ -97,7 +98,7 @@ class _RemoteWords(TypedDict, total=False):
     cache_size: int | str | None
 
 @type_check_only
-class _OpeningWords(_RemoteWords, total=False):
+class _ScanningWords(_RemoteWords, total=False):
     io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"] | None
     mmap_flags: int | None
     key: bytes | bytearray | memoryview | str | None
@@ -114,6 +115,16 @@ class _ReadingWords(TypedDict, total=False):
     retries: int | None
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
+
+@type_check_only
+class _OpeningWords(_ScanningWords, total=False):
+    variant: str | None
+    io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"] | None
+    mmap_flags: int | None
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
+    calculate_storage_offsets: bool | None
+    debug: bool | None
 
 # Options of put() and get().
 @type_check_only
@@ -136,6 +147,11 @@ class GettingOptions(BringingOptions, IndexOptions, total=False):
 
 # Options of scan().
 @type_check_only
+class ScanningOptions(IndexOptions, _ScanningWords, total=False):
+    mmap: bool | None
+
+# Options of other calls that open a checkpoint.
+@type_check_only
 class OpeningOptions(IndexOptions, _OpeningWords, total=False):
     mmap: bool | None
 
@@ -149,8 +165,10 @@ class ReadingOptions(OpeningOptions, _ReadingWords, total=False): ...
 class TogetherOptions(TypedDict, total=False):
     lenient: bool | None
     keep_meta: bool | None
+    alone: bool | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
+    variant: str | None
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None
@@ -805,7 +823,7 @@ def verify(
 def scan(
     path: _Source | list[_Path] | tuple[_Path, ...], *,
     allowed: Iterable[str] = (), allow: Iterable[str] = (),
-    **options: Unpack[OpeningOptions],
+    **options: Unpack[ScanningOptions],
 ) -> Report: ...
 
 def diff(
@@ -990,8 +1008,10 @@ def plan(obj: Any, **options: Unpack[PlanOptions]) -> Plan: ...
 class _Load:
     lenient: bool
     keep_meta: bool
+    alone: bool
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
+    variant: str | None
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None
@@ -1039,8 +1059,10 @@ class _ConfigWords(TypedDict, total=False):
     use_pinned_memory_for_d2h: bool
     lenient: bool
     keep_meta: bool
+    alone: bool
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
+    variant: str | None
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None

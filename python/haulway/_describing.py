@@ -36,9 +36,12 @@ def _limited():
 
 def shown(value, most=_LONGEST_TEXT):
     """Returns a value as one line of about `most` characters. A longer text
-    keeps its end, which is where names of files and tensors differ."""
+    keeps its end, which is where names of files and tensors differ; a message
+    keeps its beginning, which is the cause."""
     if isinstance(value, str):
-        if len(value) > most:
+        if len(value) > most and "; " in value:
+            value = value[:most - 3] + "..."
+        elif len(value) > most:
             value = "..." + value[len(value) - most + 3:]
         text = repr(str(value))
         return text if len(text) <= 2 * most else f"{text[:2 * most]}...'"

@@ -450,9 +450,12 @@ INDEX = {
 }
 # Options for reaching URLs.
 REMOTE = _of_library("RemoteOptions", bearer_token={"check": _secrets.token})
+# Options that choose what a name means.
+NAMING = _of_library("SourceOptions")
 # Options for opening a file.
 OPENING = {
     **INDEX,
+    **NAMING,
     **REMOTE,
     "io": _OF_LOADING.pop("io"),
     "mmap": Option(

@@ -102,8 +102,8 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
   }
   {
     // Also has a row for `safe`.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f] = ScanReport();
-    EXPECT_EQ(NamesOf(ScanReport()), 7u);
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = ScanReport();
+    EXPECT_EQ(NamesOf(ScanReport()), 8u);
   }
   {
     // `a` and `b` stand for the dtypes and shapes; also has the six numbers.
@@ -202,8 +202,8 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
   }
   {
     // No row: limits. The key counts as two.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = OpenOptions();
-    EXPECT_EQ(NamesOf(OpenOptions()), 8u);
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] = OpenOptions();
+    EXPECT_EQ(NamesOf(OpenOptions()), 9u);
   }
   {
     // No row: allow_downgrade, no_proxy, proxy_from_environment, retry_budget,

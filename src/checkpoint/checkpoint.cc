@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,8 +15,11 @@
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
+#include "checkpoint/sharded_reader.h"
+#include "checkpoint/whole_model.h"
 #include "decode/stored_tensor.h"
 #include "haulway/open.h"
+#include "tensor/scaled_tensors.h"
 
 namespace haulway {
 
@@ -35,9 +39,16 @@ struct NameOf {
 // The index of names is built when a name is first looked up, because code that
 // lists or loads all tensors does not need it.
 struct Checkpoint::State {
+  const ScaledTensors& Scaled(const CheckpointIndex& index) {
+    std::call_once(scaled_found, [&] { scaled.emplace(index); });
+    return *scaled;
+  }
+
   std::once_flag filled;
   bool has_index = false;  // False if there was no memory for it.
   NameIndex names;
+  std::once_flag scaled_found;
+  std::optional<ScaledTensors> scaled;
   RemoteStats opening;
   std::once_flag opening_taken;
 };
@@ -51,26 +62,31 @@ Checkpoint::~Checkpoint() = default;
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options,
-    int retries) {
+    int retries, const std::function<bool(std::string_view)>& wanted) {
   if (source == nullptr) {
     return Status(Code::kInvalidArgument, "source is null");
   }
   const std::string name(source->name());
   const auto open = [&]() -> Result<std::shared_ptr<const Checkpoint>> {
-    HAULWAY_ASSIGN(const FormatEntry* format,
-                   DetectFormat(*source, options.strictness));
-    HAULWAY_ASSIGN(auto reader, format->open(source, options));
+    HAULWAY_ASSIGN(Detected found, DetectWhole(source, options));
+    auto& reader = found.reader;
+    if (reader == nullptr) {
+      HAULWAY_ASSIGN(reader, wanted != nullptr && IsOfShards(*found.format)
+                                 ? OpenShardsWith(found.source, options, wanted)
+                                 : found.format->open(found.source, options));
+    }
     // Formats that can be encrypted report themselves why the key does not
     // match, as do checkpoints in several files.
     const FormatEntry& entry = EntryOf(reader->index().format);
-    if (!options.key.empty() && !entry.can.encrypt && !IsOfShards(*format)) {
+    if (!options.key.empty() && !entry.can.encrypt &&
+        !IsOfShards(*found.format)) {
       return Status(Code::kAuth,
                     fmt::format("a key was given, but {} files are never "
                                 "encrypted",
                                 entry.name));
     }
     const auto made = std::make_shared<Checkpoint>(std::move(reader));
-    const auto asked = source->remote_stats();
+    const auto asked = found.source->remote_stats();
     if (asked.has_value()) made->state_->opening = *asked;
     return std::shared_ptr<const Checkpoint>(made);
   };
@@ -110,6 +126,15 @@ const TensorInfo* Checkpoint::Find(std::string_view name) const {
   const uint32_t row = state_->names.Find(name, NameOf{all});
   if (row == NameIndex::kNone) return nullptr;
   return &index().tensors[all[row].tensor];
+}
+
+Status Checkpoint::CheckCast(uint32_t tensor) const {
+  return OrNoMemory([&] { return state_->Scaled(index()).CheckCast(tensor); });
+}
+
+Status Checkpoint::CheckCastOfStorage(uint32_t storage) const {
+  return OrNoMemory(
+      [&] { return state_->Scaled(index()).CheckCastOfStorage(storage); });
 }
 
 RemoteStats Checkpoint::TakeOpeningStats() const {

@@ -16,7 +16,6 @@
 #include <iterator>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -24,13 +23,14 @@
 
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "checkpoint/choose_model.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/sharded_index.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
+#include "io/model_names.h"
 #include "io/temporary_file.h"
-#include "net/http_source.h"
 
 namespace haulway {
 
@@ -38,10 +38,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostNamed = 10;  // In a message.
-// Files that open a directory of torch.distributed.checkpoint: one that ranks
-// saved together, and one that each saved on its own.
-constexpr std::string_view kDirectoryNames[] = {".metadata", "__0.metadata"};
+// How deep, and how far, a folder without a checkpoint is searched for the
+// folders to name instead.
+constexpr int kDepthNamed = 1;
+constexpr int kMostSearched = 10'000;
 
 template <typename Iterator>
 Result<std::vector<std::string>> ListBy(std::string_view folder) {
@@ -62,25 +62,6 @@ Result<std::vector<std::string>> ListBy(std::string_view folder) {
   return files;
 }
 
-Status Several(const std::vector<std::string>& names, std::string_view folder) {
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", Quote(names[i]));
-  }
-  if (names.size() > kMostNamed) {
-    text += fmt::format(" and {} more", names.size() - kMostNamed);
-  }
-  return Status(Code::kInvalidArgument,
-                fmt::format("folder {} holds several checkpoints, and no index "
-                            "that joins them: expected one, found {}",
-                            Quote(folder), text));
-}
-
-// Returns the part after the last slash.
-std::string LastPart(std::string_view name) {
-  return std::string(name.substr(name.rfind('/') + 1));
-}
-
 // Returns the name of a neighbour of `file`, in the form that the file's source
 // opens.
 std::string Beside(const std::string& file, const std::string& name) {
@@ -88,19 +69,6 @@ std::string Beside(const std::string& file, const std::string& name) {
     return file.substr(0, file.rfind('/') + 1) + name;
   }
   return (fs::path(file).parent_path() / name).lexically_normal().native();
-}
-
-bool IsIndex(const std::string& name) { return name.ends_with(kIndexSuffix); }
-
-// Returns whether the file opens a directory. For files of ranks, only the
-// first does.
-bool OpensDirectory(const std::string& name) {
-  const std::string last = LastPart(name);
-  return std::ranges::find(kDirectoryNames, last) != std::end(kDirectoryNames);
-}
-
-bool HasSuffix(const std::string& name) {
-  return FormatBySuffix(name) != nullptr;
 }
 
 bool IsNamedAsShard(const std::string& name) {
@@ -112,52 +80,86 @@ std::string FolderOf(const std::string& name) {
   return name.substr(0, name.rfind('/') + 1);
 }
 
-// Returns whether files are named as the parts of one checkpoint.
-bool AreNamedAsParts(std::span<const std::string_view> names) {
-  const FormatEntry* format = FormatBySuffix(names.front());
-  return format != nullptr && format->place != nullptr &&
-         format->place->are_names(names);
+bool IsIndex(const std::string& name) { return IsIndexName(LastPart(name)); }
+
+bool HasPlace(std::string_view name) {
+  const FormatEntry* format = FormatBySuffix(name);
+  return format != nullptr && format->place != nullptr;
+}
+
+// Returns files below a folder: all that are not too deep, or those that come
+// first.
+std::vector<std::string> SomeFilesBelow(std::string_view folder,
+                                        const RemoteOptions& remote) {
+  const auto path = LocalPath(folder);
+  if (!path.has_value()) {
+    const auto pages = OpenFolder(folder, remote);
+    auto names = pages.ok() ? (*pages)->Next() : pages.status();
+    return names.ok() ? *std::move(names) : std::vector<std::string>();
+  }
+  std::vector<std::string> files;
+  std::error_code error;
+  fs::recursive_directory_iterator it(
+      *path, fs::directory_options::skip_permission_denied, error);
+  for (int i = 0; !error && i < kMostSearched && it != fs::end(it); ++i) {
+    if (it.depth() > kDepthNamed) it.disable_recursion_pending();
+    files.push_back(it->path().native());
+    it.increment(error);
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+// Adds to the message that a folder holds no checkpoint which of its folders
+// do.
+Status WithFoldersBelow(const Status& none, std::string_view folder,
+                        const RemoteOptions& remote) {
+  std::string root = LocalPath(folder).value_or(std::string(folder));
+  while (root.ends_with('/')) root.pop_back();
+  root.push_back('/');
+  std::vector<std::string> folders;
+  for (const std::string& name : SomeFilesBelow(folder, remote)) {
+    const std::string_view last = LastPart(name);
+    if (!MayBeModel(last) && !IsIndexName(last) && !OpensDirectory(last)) {
+      continue;
+    }
+    std::string below = FolderOf(name);
+    if (below.starts_with(root)) below.erase(0, root.size());
+    if (folders.empty() || folders.back() != below) folders.push_back(below);
+  }
+  if (folders.empty()) return none;
+  return Status(none.code(),
+                fmt::format("{}; checkpoints are in {}: open one of these",
+                            none.message(), ListedNames(folders)));
 }
 
 Result<std::vector<std::string>> Find(std::string_view folder,
-                                      const RemoteOptions& remote) {
-  using Found = std::vector<std::string>;
+                                      const RemoteOptions& remote,
+                                      std::string_view variant) {
   HAULWAY_ASSIGN(const std::vector<std::string> files,
                  ListFolder(folder, Depth::kFolder, remote));
-  for (const std::string_view usual : kDirectoryNames) {
-    const auto found = std::ranges::find(files, usual, LastPart);
-    if (found != files.end()) return Found{*found};
-  }
-  for (const std::string_view usual : net::kCheckpointNames) {
-    const auto found = std::ranges::find(files, usual, LastPart);
-    if (found != files.end()) return Found{*found};
-  }
-  FolderFiles together(remote);
-  for (const std::string& name : files) together.Note(name);
-  const bool is_one = !together.Folders().empty();
-  for (const auto fits : {IsIndex, HasSuffix}) {
-    Found found;
-    std::ranges::copy_if(files, std::back_inserter(found), fits);
-    // What is left of a set is not a checkpoint, nor is one of its shards.
-    if (std::ranges::any_of(found, IsNamedAsShard) &&
-        !FindTemporary(std::string(folder) + "/").empty()) {
-      return Status(Code::kNotFound,
-                    fmt::format("folder {} holds no whole checkpoint: a save "
-                                "into it goes on, or did not end",
-                                Quote(folder)));
+  std::vector<std::string> names(files.size());
+  std::ranges::transform(files, names.begin(), LastPart);
+  auto chosen = ChooseModel(names, variant);
+  if (!chosen.ok()) {
+    Status status = chosen.status();
+    if (status.code() == Code::kNotFound) {
+      status = WithFoldersBelow(status, folder, remote);
     }
-    if (found.size() == 1 || (is_one && !found.empty())) return found;
-    if (found.size() > 1) {
-      const std::vector<std::string_view> names(found.begin(), found.end());
-      if (AreNamedAsParts(names)) return found;
-      std::ranges::transform(found, found.begin(), LastPart);
-      return Several(found, folder);
-    }
+    return std::move(status).Of(ShownName(folder));
   }
-  return Status(Code::kNotFound,
-                fmt::format("folder {} holds no checkpoint: expected an index "
-                            "of shards, or a file that ends as checkpoints do",
-                            Quote(folder)));
+  // What is left of a set is not a checkpoint, nor is one of its shards.
+  if (std::ranges::any_of(*chosen, IsNamedAsShard) &&
+      !FindTemporary(std::string(folder) + "/").empty()) {
+    return Status(Code::kNotFound,
+                  fmt::format("folder {} holds no whole checkpoint: a save "
+                              "into it goes on, or did not end",
+                              Quote(folder)));
+  }
+  for (std::string& name : *chosen) {
+    name = files[std::ranges::find(names, name) - names.begin()];
+  }
+  return chosen;
 }
 
 // Returns the files that the index `name` lists; nullopt for JSON that is not
@@ -220,18 +222,24 @@ Result<std::vector<std::string>> ListPath(std::string_view folder, Depth depth,
 }
 
 Result<std::string> FindCheckpoint(std::string_view folder,
-                                   const RemoteOptions& remote) {
+                                   const RemoteOptions& remote,
+                                   std::string_view variant) {
   return OrNoMemory([&]() -> Result<std::string> {
-    HAULWAY_ASSIGN(std::vector<std::string> files, Find(folder, remote));
+    HAULWAY_ASSIGN(std::vector<std::string> files,
+                   Find(folder, remote, variant));
     if (files.size() == 1) return std::move(files.front());
-    std::ranges::transform(files, files.begin(), LastPart);
-    return Several(files, folder);
+    return Status(Code::kInvalidArgument,
+                  fmt::format("the checkpoint is in several files: expected "
+                              "one, found {}",
+                              ListedNames(files)))
+        .Of(ShownName(folder));
   });
 }
 
 Result<std::vector<std::string>> FindFiles(std::string_view folder,
-                                           const RemoteOptions& remote) {
-  return OrNoMemory([&] { return Find(folder, remote); });
+                                           const RemoteOptions& remote,
+                                           std::string_view variant) {
+  return OrNoMemory([&] { return Find(folder, remote, variant); });
 }
 
 Result<std::vector<std::string>> ListFiles(std::string_view folder,
@@ -240,23 +248,45 @@ Result<std::vector<std::string>> ListFiles(std::string_view folder,
       [&] { return ListFolder(folder, Depth::kRecursive, remote); });
 }
 
+bool IsNamedAsShard(std::string_view name) {
+  const std::string_view last = LastPart(name);
+  return ParsePart(last).has_value() && FormatBySuffix(last) != nullptr &&
+         !HasPlace(last);
+}
+
 FolderFiles::FolderFiles(RemoteOptions remote) : remote_(std::move(remote)) {}
 
 void FolderFiles::Note(const std::string& name) {
-  const bool opens = OpensDirectory(name);
-  const bool is_index = IsIndex(name);
-  if (!opens && !is_index && !HasSuffix(name)) return;
+  const std::string_view last = LastPart(name);
+  const bool opens = OpensDirectory(last);
+  const bool is_left = IsOfUnendedSave(last);
+  const bool is_index = IsIndexName(last);
+  if (!opens && !is_left && !is_index && FormatBySuffix(last) == nullptr) {
+    return;
+  }
   Folder& folder = folders_[FolderOf(name)];
   // If both files exist, the one of all ranks counts.
   if (opens && (folder.opened_by.empty() || name < folder.opened_by)) {
     folder.opened_by = name;
   }
+  folder.has_data = folder.has_data || is_left;
   if (is_index) unread_.push_back(name);
-  ++(IsNamedAsDcpShard(name) ? folder.shards : folder.others);
+  if (IsNamedAsDcpShard(last)) {
+    ++folder.shards;
+  } else if (const auto part = ParsePart(last); part && !is_index) {
+    std::string& first = folder.sets[part->Set()];
+    if (first.empty() || name < first) first = name;
+  } else if (opens || is_index || MayBeModel(last)) {
+    ++folder.others;
+  }
 }
 
 bool FolderFiles::IsOne(const Folder& folder) {
-  return folder.shards != 0 && folder.others == 0;
+  if (folder.opened_by.empty() && folder.has_data) return true;
+  if (folder.others != 0) return false;
+  if (folder.shards != 0) return folder.sets.empty();
+  // A file of a format that states its place opens the other ones itself.
+  return folder.sets.size() == 1 && !HasPlace(folder.sets.begin()->second);
 }
 
 std::vector<std::string> FolderFiles::Folders() const {
@@ -270,12 +300,20 @@ std::vector<std::string> FolderFiles::Folders() const {
 bool FolderFiles::IsPart(const std::string& name) const {
   const auto found = folders_.find(FolderOf(name));
   if (found == folders_.end()) return false;
-  if (IsOne(found->second)) return IsNamedAsDcpShard(name);
-  const std::string& opened_by = found->second.opened_by;
-  if (opened_by.empty() || opened_by == name) return false;
-  const std::string last = LastPart(name);
-  return last.ends_with(".distcp") || last == "meta.pt" ||
-         (last.starts_with("__") && last.ends_with(".metadata"));
+  const Folder& folder = found->second;
+  const std::string_view last = LastPart(name);
+  if (!folder.opened_by.empty()) {
+    const bool is_rank = last.starts_with("__") && last.ends_with(".metadata");
+    return folder.opened_by != name &&
+           (IsOfUnendedSave(last) || last == "meta.pt" || is_rank);
+  }
+  if (folder.has_data) return IsOfUnendedSave(last);
+  if (IsNamedAsDcpShard(last)) return IsOne(folder);
+  const auto part = ParsePart(last);
+  if (!part.has_value()) return false;
+  const auto set = folder.sets.find(part->Set());
+  if (set == folder.sets.end()) return false;
+  return HasPlace(last) ? set->second != name : IsOne(folder);
 }
 
 void FolderFiles::ReadIndexes() {
@@ -291,9 +329,12 @@ void FolderFiles::ReadIndexes() {
 }
 
 bool FolderFiles::IsCheckpoint(const std::string& name) const {
-  if (!IsIndex(name) && !OpensDirectory(name) && !HasSuffix(name)) return false;
+  if (!IsIndex(name) && !OpensDirectory(LastPart(name)) &&
+      FormatBySuffix(name) == nullptr) {
+    return false;
+  }
   return !not_indexes_.contains(name) && !IsPart(name) &&
-         !shards_.contains(Beside(name, LastPart(name)));
+         !shards_.contains(Beside(name, std::string(LastPart(name))));
 }
 
 Result<std::vector<std::string>> ListFilesToVerify(

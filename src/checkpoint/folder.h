@@ -33,9 +33,9 @@ Result<std::vector<std::string>> ListFolder(std::string_view folder,
                                             const RemoteOptions& remote);
 
 // Returns the files of the one checkpoint in a folder: the file that opens it,
-// or all safetensors files that processes wrote for
-// torch.distributed.checkpoint. Fails as FindCheckpoint() does.
+// or all its parts if no file does. Fails as FindCheckpoint() does.
 Result<std::vector<std::string>> FindFiles(std::string_view folder,
-                                           const RemoteOptions& remote);
+                                           const RemoteOptions& remote,
+                                           std::string_view variant);
 
 }  // namespace haulway

@@ -26,14 +26,17 @@
 
 #include "base/ascii.h"
 #include "base/no_memory.h"
+#include "checkpoint/choose_model.h"
 #include "checkpoint/sharded_index.h"
 #include "checkpoint/sharded_reader.h"
+#include "checkpoint/whole_model.h"
 #include "dcp/dcp_metadata.h"
 #include "dcp/dcp_reader.h"
 #include "gguf/gguf_reader.h"
 #include "gguf/gguf_split.h"
 #include "gguf/gguf_writer.h"
 #include "haulway/verify.h"
+#include "io/model_names.h"
 #include "io/stoppable_source.h"
 #include "npy/npy_reader.h"
 #include "npy/npy_writer.h"
@@ -67,10 +70,8 @@ Result<uint64_t> AnyBytes(const ByteSource&, const ParseLimits&) {
   return UINT64_MAX;
 }
 
-constexpr PlaceFunctions kGgufPlace = {.get = gguf::SplitOf,
-                                       .set = gguf::SetSplit,
-                                       .is_key = gguf::IsOfSplit,
-                                       .are_names = gguf::AreNamedAsSplit};
+constexpr PlaceFunctions kGgufPlace = {
+    .get = gguf::SplitOf, .set = gguf::SetSplit, .is_key = gguf::IsOfSplit};
 
 constexpr std::array kFormats = {
     FormatEntry{.id = Format::kTorch,
@@ -85,7 +86,7 @@ constexpr std::array kFormats = {
     FormatEntry{.id = Format::kTorchScript,
                 .name = "torchscript",
                 .suffixes = {},
-                .can = {.digests = true, .nested = true, .views = true},
+                .can = {.digests = true, .views = true},
                 .detect = nullptr,
                 .open = torch::OpenZip,
                 .verify = torch::VerifyZip},
@@ -136,7 +137,6 @@ constexpr std::array kFormats = {
                 .detect = safetensors::IsSafetensors,
                 .open = safetensors::OpenSafetensors,
                 .verify = safetensors::VerifySafetensors,
-                .whole_bytes = safetensors::WholeBytes,
                 .lay_out = safetensors::LayOutTensors},
     FormatEntry{.id = Format::kSafetensorsDcp,
                 .name = "safetensors-dcp",
@@ -168,6 +168,7 @@ constexpr std::array kFormats = {
                 .suffixes = kNpzSuffixes,
                 .can = {.digests = true},
                 .detect = npy::IsNpz,
+                .confirm = npy::BeginsWithArray,
                 .open = npy::OpenNpz,
                 .verify = npy::VerifyNpz,
                 .lay_out = npy::LayOutNpz},
@@ -181,9 +182,6 @@ constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
                                        .detect = IsShardedIndex,
                                        .open = OpenSharded,
                                        .verify = VerifySharded};
-
-// Data files; the directory's `.metadata` says what is in them.
-constexpr std::string_view kDataFileSuffix = ".distcp";
 
 // Signature of the format of the PyTorch 1.0 preview.
 constexpr std::string_view kPreviewMagic = "PYTORCH1";
@@ -199,6 +197,7 @@ struct Foreign {
 constexpr Foreign kForeign[] = {
     {"version https://git-lfs", "a pointer of Git LFS: fetch the file itself"},
     {"<!DOCTYPE", "a web page: the download failed"},
+    {"<!doctype", "a web page: the download failed"},
     {"<html", "a web page: the download failed"},
     {"\x89HDF\r\n\x1a\n", "HDF5: read it with h5py, or with Keras"},
     {"\x1f\x8b", "compressed by gzip: decompress it first"},
@@ -239,13 +238,8 @@ bool IsOf(const Foreign& foreign, std::span<const std::byte> head,
 // Returns "it is HDF5: ...; ", or "".
 std::string NameForeign(std::span<const std::byte> head,
                         std::string_view name) {
-  if (IsOf(kKeras, head, name)) return fmt::format("it is {}; ", kKeras.what);
-  for (const Foreign& foreign : kForeign) {
-    if (IsOf(foreign, head, name)) {
-      return fmt::format("it is {}; ", foreign.what);
-    }
-  }
-  return {};
+  const std::string_view what = MistakenFor(head, name);
+  return what.empty() ? "" : fmt::format("it is {}; ", what);
 }
 
 // Returns "torch, torch-tar or tensorizer".
@@ -263,6 +257,19 @@ std::string NamesOfDetected() {
   return fmt::format("{} or {}", names, last);
 }
 
+// Returns the report for a part of a model without the others. Fails with any
+// other status.
+Result<VerifyReport> LacksPart(const ByteSource& part, const Status& status) {
+  if (status.code() != Code::kMismatch) return status;
+  VerifyReport report;
+  report.file = part.name();
+  report.file_bytes = part.size();
+  report.ok = false;
+  report.findings.push_back(
+      {status.code(), std::string(status.message()), status.byte()});
+  return report;
+}
+
 // Sets the number of threads, if the caller did not, to the parallelism of the
 // source.
 VerifyOptions WithThreads(VerifyOptions options, const ByteSource& source) {
@@ -271,6 +278,15 @@ VerifyOptions WithThreads(VerifyOptions options, const ByteSource& source) {
 }
 
 }  // namespace
+
+std::string_view MistakenFor(std::span<const std::byte> head,
+                             std::string_view name) {
+  if (IsOf(kKeras, head, name)) return kKeras.what;
+  for (const Foreign& foreign : kForeign) {
+    if (IsOf(foreign, head, name)) return foreign.what;
+  }
+  return {};
+}
 
 std::span<const FormatEntry> Formats() { return kFormats; }
 
@@ -320,6 +336,11 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
   };
   for (const FormatEntry& format : kFormats) consider(format);
   consider(kShardedIndex);
+  if (known.empty() && OpensDirectory(LastPart(source.name()))) {
+    return Status(Code::kTruncated,
+                  "a directory of torch.distributed.checkpoint whose save did "
+                  "not end: this is not the metadata of one");
+  }
   if (known.size() > 1) {
     std::erase_if(known, [&](const FormatEntry* format) {
       return format->confirm != nullptr && !format->confirm(source);
@@ -358,10 +379,9 @@ Result<VerifyReport> Verify(std::shared_ptr<const ByteSource> source,
     source = MakeStoppableSource(std::move(source), options.cancel);
   }
   const auto run = [&]() -> Result<VerifyReport> {
-    HAULWAY_ASSIGN(const FormatEntry* format,
-                   DetectFormat(*source, options.open.strictness));
-    const VerifyOptions with = WithThreads(options, *source);
-    return format->verify(std::move(source), with);
+    const auto found = DetectWhole(source, options.open);
+    if (!found.ok()) return LacksPart(*source, found.status());
+    return found->format->verify(found->source, WithThreads(options, *source));
   };
   auto report = OrNoMemory(run);
   if (!report.ok()) return std::move(report).status().Of(name);
@@ -372,20 +392,23 @@ Result<std::optional<VerifyReport>> VerifyFound(
     std::shared_ptr<const ByteSource> source, const VerifyOptions& options) {
   using Found = std::optional<VerifyReport>;
   const std::string name(source->name());
-  const bool is_named_so =
-      FormatBySuffix(name) != nullptr || EndsWith(name, kIndexSuffix);
+  const std::string_view last = LastPart(name);
+  const bool is_named_so = FormatBySuffix(name) != nullptr ||
+                           IsIndexName(last) || OpensDirectory(last);
   const auto run = [&]() -> Result<Found> {
-    const auto format = DetectFormat(*source, options.open.strictness);
-    if (!format.ok()) {
+    const auto found = DetectWhole(source, options.open);
+    if (!found.ok()) {
       const bool is_none =
-          format.status().code() == Code::kUnsupported || source->size() == 0;
+          found.status().code() == Code::kUnsupported || source->size() == 0;
       if (is_none && !is_named_so) return Found();
-      return format.status();
+      HAULWAY_ASSIGN(VerifyReport report, LacksPart(*source, found.status()));
+      return Found(std::move(report));
     }
-    if (IsOfShards(**format)) {
-      return VerifyIndexAlone(*source, is_named_so, options);
+    if (IsOfShards(*found->format)) {
+      return VerifyIndexAlone(*found->source, is_named_so, options);
     }
-    auto report = (*format)->verify(source, WithThreads(options, *source));
+    auto report =
+        found->format->verify(found->source, WithThreads(options, *source));
     if (!report.ok()) return std::move(report).status();
     // Many formats are also a zip or a tar.
     const bool is_foreign = !is_named_so && !ForeignBySuffix(name).empty();

@@ -24,6 +24,11 @@ bool IsOfShards(const FormatEntry& format);
 // Returns the kind of files, of other programs, whose names end like `path`:
 // "npz"; empty if not known.
 std::string_view ForeignBySuffix(std::string_view path);
+// Returns what a file without a known format is, and what to do with it: "a
+// pointer of Git LFS: fetch the file itself"; "" if its first bytes do not
+// tell.
+std::string_view MistakenFor(std::span<const std::byte> head,
+                             std::string_view name);
 
 // As FormatToWrite(), but fails with kInvalidArgument for an unknown suffix.
 // The message lists the known ones.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "haulway/format.h"
+#include "haulway/nearest.h"
 #include "haulway/save.h"
 #include "redis/redis.h"
 
@@ -55,6 +57,22 @@ std::string WrittenEndings() {
   return endings;
 }
 
+// Returns "; did you mean '.npz'?" for a suffix that is nearly that of another
+// format than torch's, whose files have suffixes of all kinds; else "".
+std::string MisspelledSuffix(std::string_view path) {
+  const std::string suffix = Suffix(path);
+  const auto is_number = [](char c) { return c >= '0' && c <= '9'; };
+  if (std::ranges::any_of(suffix, is_number)) return {};
+  NearestName nearest(suffix);
+  for (const FormatEntry& format : Formats()) {
+    for (const std::string_view known : format.suffixes) {
+      nearest.Consider(known);
+    }
+  }
+  const FormatEntry* const meant = FormatBySuffix("x" + nearest.name());
+  return meant == nullptr || meant->id == Format::kTorch ? "" : nearest.hint();
+}
+
 }  // namespace
 
 std::string_view ForeignBySuffix(std::string_view path) {
@@ -72,10 +90,11 @@ Result<Format> FormatOfEnding(std::string_view path) {
   const std::string_view name =
       entry != nullptr ? entry->name : ForeignBySuffix(path);
   if (name.empty()) {
-    return Status(Code::kInvalidArgument,
-                  fmt::format("{} has no suffix of a writable format: expected "
-                              "one of {}, or the name of a format",
-                              Quote(path), WrittenEndings()));
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("{} has no suffix of a writable format: expected "
+                    "one of {}, or the name of a format{}",
+                    Quote(path), WrittenEndings(), MisspelledSuffix(path)));
   }
   return Status(
       Code::kUnsupported,
@@ -86,7 +105,7 @@ Result<Format> FormatOfEnding(std::string_view path) {
 
 Result<Format> FormatToWrite(std::string_view path) {
   if (FormatBySuffix(path) == nullptr && ForeignBySuffix(path).empty() &&
-      !redis::IsPrefix(path)) {
+      !redis::IsPrefix(path) && MisspelledSuffix(path).empty()) {
     return Format::kTorch;
   }
   return FormatOfEnding(path);

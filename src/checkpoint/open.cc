@@ -37,8 +37,10 @@
 #include "haulway/options.h"
 #include "io/cached_source.h"
 #include "io/local_source.h"
+#include "io/model_names.h"
 #include "net/http_source.h"
 #include "net/hub.h"
+#include "net/url.h"
 #include "redis/redis.h"
 #include "s3/s3_list.h"
 
@@ -186,8 +188,18 @@ Result<std::vector<std::string>> ListFileUri(std::string_view uri, Depth depth,
   return ListPath(path, depth, remote);
 }
 
+Status HasNoVariants(std::string_view uri) {
+  return Status(Code::kInvalidArgument,
+                "a variant is chosen in a folder, and this is a file")
+      .Of(ShownName(uri));
+}
+
 Result<SourcePtr> OpenHttp(std::string_view uri, const SourceOptions& options) {
-  return net::OpenUrl(uri, options.remote);
+  const auto url = net::ParseUrl(uri);
+  if (url.ok() && !url->path.ends_with('/') && !options.variant.empty()) {
+    return HasNoVariants(uri);
+  }
+  return net::OpenUrl(uri, options.remote, options.variant);
 }
 
 Result<SinkPtr> ReadOnly(std::string_view uri, const SinkOptions&) {
@@ -216,8 +228,7 @@ std::string FromEnvironment(std::string_view name) {
 // Returns whether a file is an index some of whose files are not there.
 bool LacksShards(const ByteSource& source) {
   const ParseLimits limits;
-  if (!source.name().ends_with(kIndexSuffix) ||
-      source.size() > limits.max_header_bytes) {
+  if (!IsIndexName(source.name()) || source.size() > limits.max_header_bytes) {
     return false;
   }
   const auto json = AllocateBuffer(source.size());
@@ -235,13 +246,15 @@ bool LacksShards(const ByteSource& source) {
 // shards.
 Result<SourcePtr> OpenHub(std::string_view uri, const SourceOptions& options) {
   HAULWAY_ASSIGN(const net::HubName name, net::ParseHubName(uri));
-  if (auto path = net::FindInHubCache(name, FromEnvironment)) {
+  const std::string& variant = options.variant;
+  if (!name.path.empty() && !variant.empty()) return HasNoVariants(uri);
+  if (auto path = net::FindInHubCache(name, FromEnvironment, variant)) {
     HAULWAY_ASSIGN(SourcePtr source, OpenSource(*path, options));
     if (net::IsHubOffline(FromEnvironment) || !LacksShards(*source)) {
       return source;
     }
   }
-  return net::OpenHubFile(name, FromEnvironment, options.remote);
+  return net::OpenHubFile(name, FromEnvironment, options.remote, variant);
 }
 
 // The server of a redis name without a host.
@@ -428,23 +441,30 @@ Result<std::unique_ptr<FolderPages>> OpenFolder(std::string_view folder,
 Result<SourcePtr> OpenSource(std::string_view uri,
                              const SourceOptions& options) {
   return OrNoMemory([&]() -> Result<SourcePtr> {
+    if (uri == kStream && !options.variant.empty()) return HasNoVariants(uri);
     if (uri == kStream && !options.write_through) {
       return ReadStream(STDIN_FILENO, "standard input");
     }
     if (IsFolder(uri)) {
       HAULWAY_ASSIGN(const std::vector<std::string> files,
-                     FindFiles(uri, options.remote));
+                     FindFiles(uri, options.remote, options.variant));
+      SourceOptions of_file = options;
+      of_file.variant.clear();
       if (files.size() == 1 && !IsNamedAsDcpShard(files.front())) {
-        return OpenSource(files.front(), options);
+        return OpenSource(files.front(), of_file);
       }
       std::vector<SourcePtr> sources;
       for (const std::string& file : files) {
-        HAULWAY_ASSIGN(SourcePtr source, OpenSource(file, options));
+        HAULWAY_ASSIGN(SourcePtr source, OpenSource(file, of_file));
         sources.push_back(std::move(source));
       }
       return ListSourcesAs(std::string(uri), std::move(sources));
     }
     HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
+    const bool has_names =  // A server's folder is told when it is opened.
+        scheme != nullptr &&
+        (scheme->open_source == OpenHttp || scheme->open_source == OpenHub);
+    if (!options.variant.empty() && !has_names) return HasNoVariants(uri);
     if (scheme == nullptr) return OpenPath(std::string(uri), options);
     if (options.write_through && scheme->open_source != OpenFileUri) {
       return Status(Code::kUnsupported,

@@ -275,16 +275,17 @@ TEST_F(Open, ASinkIsAFile) {
   EXPECT_EQ(fs::file_size(Path("out")), 2u);
 }
 
-TEST_F(Open, AFolderIsItsIndexFirst) {
-  WriteTensor("model.safetensors", "whole");
+TEST_F(Open, AFolderIsItsFileOrIndexOfAUsualName) {
   WriteTensor("1.safetensors", "a");
   WriteTensor("2.safetensors", "b");
-  EXPECT_EQ(FindCheckpoint(folder_).value(), Path("model.safetensors"));
   Write("model.safetensors.index.json",
         R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})");
   const auto opened = Checkpoint::Open(folder_);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   EXPECT_THAT(Names(**opened), ElementsAre("a", "b"));
+  // As in transformers: an older save may have left the index.
+  WriteTensor("model.safetensors", "whole");
+  EXPECT_EQ(FindCheckpoint(folder_).value(), Path("model.safetensors"));
 }
 
 TEST_F(Open, AFolderIsItsOneIndexOrFile) {
@@ -295,9 +296,10 @@ TEST_F(Open, AFolderIsItsOneIndexOrFile) {
   EXPECT_EQ(FindCheckpoint(folder_ + "/").value(), Path("x.safetensors"));
   WriteTensor("y.safetensors", "b");
   EXPECT_EQ(Message(Checkpoint::Open(folder_).status()),
-            "folder '" + folder_ +
-                "' holds several checkpoints, and no index that joins them: "
-                "expected one, found 'x.safetensors', 'y.safetensors'");
+            "folder holds several checkpoints: expected one, found "
+            "'x.safetensors', 'y.safetensors'; name a file, or choose a "
+            "variant; of " +
+                folder_);
   Write("z.index.json",
         R"({"weight_map":{"a":"x.safetensors","b":"y.safetensors"}})");
   EXPECT_TRUE(Checkpoint::Open(folder_).ok());
@@ -376,13 +378,14 @@ TEST_F(Open, DirectoriesOfDcpAreVerifiedAsOne) {
         "c/__0_0.distcp", "c/meta.pt"}) {
     Write(name, "");
   }
-  EXPECT_THAT(ListFilesToVerify(folder_, {}).value(),
-              ElementsAre(Path("a/.metadata"), Path("a/other.pt"),
-                          Path("b/__0.metadata"), Path("c/__0_0.distcp"),
-                          Path("c/meta.pt")));
-  EXPECT_THAT(ListCheckpoints(folder_).value(),
-              ElementsAre(Path("a/.metadata"), Path("a/other.pt"),
-                          Path("b/__0.metadata"), Path("c/meta.pt")));
+  EXPECT_THAT(
+      ListFilesToVerify(folder_, {}).value(),
+      ElementsAre(Path("a/.metadata"), Path("a/other.pt"),
+                  Path("b/__0.metadata"), Path("c/"), Path("c/meta.pt")));
+  EXPECT_THAT(
+      ListCheckpoints(folder_).value(),
+      ElementsAre(Path("a/.metadata"), Path("a/other.pt"),
+                  Path("b/__0.metadata"), Path("c/"), Path("c/meta.pt")));
 }
 
 TEST_F(Open, WhatIsFoundAndNoCheckpointIsNotWrong) {

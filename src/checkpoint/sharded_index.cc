@@ -19,6 +19,23 @@ namespace dom = simdjson::dom;
 
 constexpr std::string_view kListKey = "haulway_shards";
 
+// UTF-8's byte order mark. JSON may not begin with one (RFC 8259, 8.1), and the
+// programs that read indexes refuse it.
+constexpr std::string_view kMark = "\xef\xbb\xbf";
+
+std::string_view TextOf(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Removes "./", which changes nothing, from the start of a file's name.
+std::string_view WithoutDot(std::string_view file) {
+  while (file.starts_with("./")) {
+    file.remove_prefix(2);
+    file.remove_prefix(std::min(file.find_first_not_of('/'), file.size()));
+  }
+  return file;
+}
+
 FactValue ValueOf(dom::element element) {
   if (element.is_null()) return std::monostate();
   if (element.is_bool()) return element.get_bool().value_unsafe();
@@ -66,6 +83,7 @@ Status ParseWeightMap(dom::object object, Strictness strictness,
       return Status(Code::kCorrupt, "file of a tensor is no string")
           .In(Quote(field.key));
     }
+    file = WithoutDot(file);
     const auto row = static_cast<uint32_t>(map.size());
     map.push_back({std::string(field.key), 0});
     const uint32_t same = names.Add(field.key, row, name_of);
@@ -77,7 +95,9 @@ Status ParseWeightMap(dom::object object, Strictness strictness,
     map.pop_back();
     if (strictness == Strictness::kStrict) {
       return Status(Code::kCorrupt,
-                    fmt::format("weight_map has {} twice", Quote(field.key)));
+                    fmt::format("weight_map has {} twice; lenient takes the "
+                                "last",
+                                Quote(field.key)));
     }
     file_of[same] = file;
   }
@@ -127,6 +147,12 @@ Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
     return Status(Code::kCorrupt, "index is not valid JSON");
   };
   if (json.empty()) return wrong();
+  if (TextOf(json).starts_with(kMark)) {
+    return Status(Code::kCorrupt,
+                  "index begins with a byte order mark (BOM), which JSON does "
+                  "not allow: save it as UTF-8 without one")
+        .At(0);
+  }
   if (parser.allocate(std::max<size_t>(json.size(), 1),
                       limits.max_json_depth)) {
     return Status(Code::kLimit, "no memory to parse the index");
@@ -200,9 +226,11 @@ std::string EncodeShardList(std::span<const std::string> files) {
 }
 
 bool IsShardedIndex(std::span<const std::byte> head) {
+  std::string_view text = TextOf(head);
+  // The parser says what is wrong with it.
+  if (text.starts_with(kMark)) text.remove_prefix(kMark.size());
   char last = 0;
-  for (const std::byte byte : head) {
-    const auto c = static_cast<char>(byte);
+  for (const char c : text) {
     if (c == ' ' || c == '\t' || c == '\n' || c == '\r') continue;
     if (last == '{') return c == '"';
     if (c != '{') return false;

@@ -17,9 +17,6 @@
 
 namespace haulway {
 
-// The end of an index's name, after that of the checkpoint.
-inline constexpr std::string_view kIndexSuffix = ".index.json";
-
 struct MappedTensor {
   std::string name;
   uint32_t file = 0;  // Row of files.

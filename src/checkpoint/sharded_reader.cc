@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -107,13 +108,15 @@ class MapCheck {
   NameOfRow NameOf() const { return {map_}; }
 
   Status Contradiction(std::string_view name, uint32_t found) const {
-    return Status(
-        Code::kMismatch,
+    std::string what =
         found == NameIndex::kNone
             ? fmt::format("tensor {} is not in the index", Quote(name))
-            : fmt::format("tensor {} is in another shard than the index says: "
-                          "expected {}",
-                          Quote(name), Quote(files_[map_[found].file])));
+            : fmt::format(
+                  "tensor {} is in another shard than the index says: "
+                  "expected {}",
+                  Quote(name), Quote(files_[map_[found].file]));
+    what += "; lenient reads what the index says";
+    return Status(Code::kMismatch, what);
   }
 
   const std::vector<MappedTensor>& map_;
@@ -184,7 +187,8 @@ Status CheckPlaces(std::span<const Shard> shards) {
   for (uint64_t number = 0; number < first->count; ++number) {
     if (seen.contains(number)) continue;
     return Status(Code::kMismatch,
-                  fmt::format("part {} of {} of the model is missing",
+                  fmt::format("part {} of {} of the model is missing; lenient "
+                              "reads the parts that are there",
                               number + 1, first->count));
   }
   if (first->tensors.value_or(tensors) != tensors) {
@@ -240,7 +244,7 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
   };
   HAULWAY_TRY(
       ParallelFor(shards.size(), std::max(source.Look({}).parallel, 1), open));
-  if (options.strictness == Strictness::kStrict) {
+  if (options.strictness == Strictness::kStrict && !options.alone) {
     HAULWAY_TRY(CheckPlaces(shards));
   }
   bool encrypts = false;
@@ -273,6 +277,31 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
           }));
   HAULWAY_TRY(map.CheckWhole());
   return joined;
+}
+
+// Leaves out the files without a wanted name, unless none has one. Requires:
+// the index has a weight_map.
+void KeepFilesWith(const std::function<bool(std::string_view)>& wanted,
+                   ShardedIndex* index) {
+  constexpr uint32_t kLeftOut = UINT32_MAX;
+  std::vector<uint32_t> numbers(index->files.size(), kLeftOut);
+  for (const MappedTensor& tensor : *index->weight_map) {
+    if (wanted(tensor.name)) numbers[tensor.file] = 0;
+  }
+  std::vector<std::string> files;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] == kLeftOut) continue;
+    numbers[i] = static_cast<uint32_t>(files.size());
+    files.push_back(index->files[i]);
+  }
+  if (files.empty()) return;
+  std::erase_if(*index->weight_map, [&](const MappedTensor& tensor) {
+    return numbers[tensor.file] == kLeftOut;
+  });
+  for (MappedTensor& tensor : *index->weight_map) {
+    tensor.file = numbers[tensor.file];
+  }
+  index->files = std::move(files);
 }
 
 // Adds the report of a shard to the combined report.
@@ -422,6 +451,14 @@ Result<std::unique_ptr<const FormatReader>> OpenSharded(
     }
     source = *std::move(again);
   }
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenShardsWith(
+    SourcePtr source, const OpenOptions& options,
+    const std::function<bool(std::string_view)>& wanted) {
+  HAULWAY_ASSIGN(ShardedIndex index, ReadIndex(*source, options));
+  if (index.weight_map.has_value()) KeepFilesWith(wanted, &index);
+  return OpenFiles(*source, index, options);
 }
 
 Result<VerifyReport> VerifySharded(SourcePtr source,

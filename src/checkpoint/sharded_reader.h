@@ -2,8 +2,10 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "haulway/format.h"
 #include "haulway/options.h"
@@ -23,6 +25,12 @@ namespace haulway {
 // indexes of checkpoints.
 Result<std::unique_ptr<const FormatReader>> OpenSharded(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+
+// The same with only those files of an index that have a name for which
+// `wanted` is true, unless none has.
+Result<std::unique_ptr<const FormatReader>> OpenShardsWith(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options,
+    const std::function<bool(std::string_view name)>& wanted);
 
 // Verifies every file, then the index itself. Fails with kUnsupported for JSON
 // that is not an index.

@@ -54,6 +54,14 @@ class Conversion {
     if (described.rows.empty() && !from_->entries().empty()) {
       return Status(Code::kNotFound, "no tensor is chosen");
     }
+    if (described.rows.empty() && !described.left_out.empty()) {
+      return Status(Code::kNotFound,
+                    fmt::format(
+                        "nothing to convert: the checkpoint has no tensor, "
+                        "only other content such as {}",
+                        Quote(described.left_out.front().name)))
+          .Of(from_->source().name());
+    }
     rows_ = std::move(described.rows);
     report_.ties = std::move(described.ties);
     report_.left_out = std::move(described.left_out);
@@ -144,6 +152,7 @@ class Conversion {
     const std::span<const uint32_t> numbers = file.tensors;
     OpenOptions open;
     open.key = options_.save.key;
+    open.alone = true;
     HAULWAY_ASSIGN(auto source, files.OpenBack(file));
     HAULWAY_ASSIGN(const auto written,
                    Checkpoint::Open(std::move(source), open));
@@ -200,10 +209,6 @@ class Conversion {
 }  // namespace
 
 std::string_view Name(Ties ties) { return WordOf(ties); }
-
-std::optional<Ties> TiesFromName(std::string_view name) {
-  return FromWord<Ties>(name);
-}
 
 Result<Format> FormatToConvertTo(std::string_view name) {
   const FormatEntry& directory = EntryOf(Format::kTorchDcp);

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -23,6 +24,7 @@
 #include "convert/leaves.h"
 #include "convert/metadata.h"
 #include "decode/encoding_traits.h"
+#include "haulway/nearest.h"
 #include "tensor/dtype_kind.h"
 #include "tensor/strided.h"
 
@@ -123,7 +125,7 @@ class Describing {
                     "leave it out");
     }
     HAULWAY_TRY(CheckElements(index_, info));
-    HAULWAY_ASSIGN(row->to, Casts(options_).To(name, info.dtype));
+    HAULWAY_ASSIGN(row->to, Casts(options_).To(name, from_, row->tensor));
     const uint64_t item = ItemBytes(info.dtype);
     row->bytes = info.nbytes / item * ItemBytes(row->to);
     if (info.nbytes == 0) return Status();
@@ -294,6 +296,7 @@ class Describing {
       tensor.name = row.name;
       tensor.dtype = row.to;
       tensor.shape.assign(info.shape.begin(), info.shape.end());
+      tensor.requires_grad = info.requires_grad;
       const auto kept = row.bytes == 0 ? kept_.end() : kept_.find(info.storage);
       if (kept != kept_.end() && !info.conjugate && !info.negative) {
         const uint64_t item = ItemBytes(info.dtype);
@@ -374,14 +377,20 @@ Status Casts::Check(const CheckpointIndex& index) const {
   for (const auto& [name, to] : by_name_) {
     HAULWAY_TRY(check(to));
     if (names.contains(name)) continue;
-    return Status(Code::kNotFound, fmt::format("no tensor '{}'", name));
+    return Status(Code::kNotFound,
+                  fmt::format("no tensor {}{}", Quote(name),
+                              HintOf(name, names, std::identity())));
   }
   return Status();
 }
 
 Result<DType> Casts::To(std::optional<std::string_view> name,
-                        DType dtype) const {
+                        const Checkpoint& from, uint32_t tensor) const {
+  const DType dtype = from.index().tensors[tensor].dtype;
   const auto own = name.has_value() ? by_name_.find(*name) : by_name_.end();
+  if (own != by_name_.end() || all_.has_value()) {
+    HAULWAY_TRY(from.CheckCast(tensor));
+  }
   if (own == by_name_.end() && (!all_.has_value() || !IsFloating(dtype))) {
     return dtype;
   }

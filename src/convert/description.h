@@ -32,11 +32,13 @@ class Casts {
   // kNotFound for a name that no tensor has.
   Status Check(const CheckpointIndex& index) const;
 
-  // Returns the dtype that a tensor with this name, if it has one in the old
-  // file, and this dtype is written as. Fails with kInvalidArgument if the
-  // tensor has an explicit cast but is not floating-point, and with
-  // kUnsupported if there is no such cast. Requires: Check().
-  Result<DType> To(std::optional<std::string_view> name, DType dtype) const;
+  // Returns the dtype that a tensor of `from` with this name, if it has one in
+  // the old file, is written as. Fails with kInvalidArgument if the tensor has
+  // an explicit cast but is not floating-point, and with kUnsupported if there
+  // is no such cast, or if it has scales or is one of them, whatever its dtype.
+  // Requires: Check().
+  Result<DType> To(std::optional<std::string_view> name, const Checkpoint& from,
+                   uint32_t tensor) const;
 
  private:
   const std::optional<DType>& all_;

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -35,6 +36,7 @@
 #include "haulway/convert.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
+#include "haulway/nearest.h"
 #include "haulway/open.h"
 #include "io/editable_file.h"
 #include "io/file_system.h"
@@ -75,7 +77,9 @@ class Editing {
     }
     // A PyTorch file's storages are written from the mapping.
     HAULWAY_ASSIGN(auto source, OpenMmapSource(path_));
-    HAULWAY_ASSIGN(file_, Checkpoint::Open(std::move(source), options_.open));
+    OpenOptions open = options_.open;
+    open.alone = true;  // An edit changes one file.
+    HAULWAY_ASSIGN(file_, Checkpoint::Open(std::move(source), open));
     HAULWAY_TRY(CheckNames());
     std::vector<std::string> steps = convert::StepsOf(*file_, edit_);
     HAULWAY_ASSIGN(EditReport report, Change());
@@ -161,7 +165,9 @@ class Editing {
     for (const convert::NamedTensor& tensor : named) names.insert(tensor.name);
     const auto check = [&](const std::string& name) -> Status {
       if (names.contains(name)) return Status();
-      return Status(Code::kNotFound, fmt::format("no tensor '{}'", name));
+      return Status(Code::kNotFound,
+                    fmt::format("no tensor {}{}", Quote(name),
+                                HintOf(name, names, std::identity())));
     };
     for (const auto& [from, to] : edit_.rename) HAULWAY_TRY(check(from));
     for (const std::string& name : edit_.drop) HAULWAY_TRY(check(name));
@@ -348,9 +354,9 @@ class Editing {
     SaveOptions save = HowToSave();
     const std::optional<uint64_t> begin = DataBegin();
     const bool has_room = format() == Format::kSafetensors;
-    if (has_room && begin.has_value() && *begin % 8 == 0) {
-      save.alignment = *begin;
-    }
+    // A header as long as the old one, before tensors that do not move.
+    all.in_order = has_room && begin.has_value();
+    if (all.in_order) save.alignment = *begin;
     HAULWAY_ASSIGN(auto layout, LayOut(all, format(), save));
     if (options_.output.empty()) {
       HAULWAY_ASSIGN(const auto patch,
@@ -360,6 +366,7 @@ class Editing {
       }
     }
     if (has_room) {
+      all.in_order = false;
       save.alignment = kRoomyAlignment;
       HAULWAY_ASSIGN(layout, LayOut(std::move(all), format(), save));
     }

@@ -150,7 +150,7 @@ class Gathering {
   Status Add(const Checkpoint& from, uint32_t row,
              std::optional<std::string_view> name, TensorizerInput input) {
     const TensorInfo& info = from.index().tensors[row];
-    HAULWAY_ASSIGN(input.dtype, Casts(edit_).To(name, info.dtype));
+    HAULWAY_ASSIGN(input.dtype, Casts(edit_).To(name, from, row));
     input.shape.assign(info.shape.begin(), info.shape.end());
     input.meta = info.kind == TensorKind::kMeta;
     BytesToWrite elements;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "haulway/nearest.h"
 #include "haulway/tree.h"
 #include "torch/torch_tensors.h"
 
@@ -221,8 +222,12 @@ Result<uint32_t> RowOf(const CheckpointIndex& index, std::string_view name) {
   for (const NamedTensor& tensor : named) {
     if (tensor.name == name) return tensor.tensor;
   }
-  return Status(Code::kNotFound,
-                fmt::format("no tensor '{}' among {}", name, named.size()));
+  return Status(
+      Code::kNotFound,
+      fmt::format("no tensor {} among {}{}", Quote(name), named.size(),
+                  HintOf(name, named, [](const NamedTensor& one) {
+                    return std::string_view(one.name);
+                  })));
 }
 
 }  // namespace haulway::convert

@@ -93,7 +93,7 @@ Status CopyMetadata(const CheckpointIndex& index, Format to,
     if (!value.ok()) return std::move(value).status().In(Quote(fact.name));
     at->value = *std::move(value);
   }
-  std::vector<std::pair<std::string, std::string>> noted;
+  Pairs noted;
   for (const Fact& fact : facts) {
     const auto* text = std::get_if<std::string>(&fact.value);
     if (can.values) {
@@ -107,13 +107,19 @@ Status CopyMetadata(const CheckpointIndex& index, Format to,
                        Name(to))});
     }
   }
-  // Other readers expect this in a safetensors file of torch's tensors.
-  if (noted.empty() && to == Format::kSafetensors &&
-      index.format <= Format::kTorchPackage) {
-    noted.emplace_back("format", "pt");
-  }
   if (!noted.empty()) all->metadata = std::move(noted);
+  // A safetensors file is copied with the metadata that it has.
+  if (index.format != Format::kSafetensors) NoteFramework(to, &all->metadata);
   return Status();
+}
+
+void NoteFramework(Format to, std::optional<Pairs>* metadata) {
+  if (to != Format::kSafetensors) return;
+  if (!metadata->has_value()) metadata->emplace();
+  if (std::ranges::find(**metadata, "format", &Pairs::value_type::first) ==
+      (*metadata)->end()) {
+    (*metadata)->emplace_back("format", "pt");
+  }
 }
 
 Status CheckMetadata(std::span<const Fact> set, Format to) {
@@ -132,14 +138,12 @@ Status CheckMetadata(std::span<const Fact> set, Format to) {
   return Status();
 }
 
-void EditPairs(const FileEdit& edit,
-               std::vector<std::pair<std::string, std::string>>* pairs) {
+void EditPairs(const FileEdit& edit, Pairs* pairs) {
   for (const std::string& key : edit.unset) {
     std::erase_if(*pairs, [&](const auto& pair) { return pair.first == key; });
   }
   for (const auto& [key, value] : edit.set) {
-    const auto at = std::ranges::find(
-        *pairs, key, &std::pair<std::string, std::string>::first);
+    const auto at = std::ranges::find(*pairs, key, &Pairs::value_type::first);
     if (at == pairs->end()) {
       pairs->emplace_back(key, value);
     } else {

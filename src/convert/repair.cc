@@ -8,19 +8,25 @@
 // part, and a second fault would take the rest with it. The damaged file
 // decides what a tensor is (dtype, shape) if it has the tensor, and copies that
 // differ are not used. If its index is intact, it also decides which tensors
-// there are, and copies add none.
+// there are, and copies add none. The shards of an index are opened one by one,
+// so that a shard that is missing or damaged costs no tensor of another.
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "base/no_memory.h"
 #include "base/posix.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
+#include "checkpoint/sharded_index.h"
 #include "convert/header_journal.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
@@ -109,6 +115,145 @@ bool Ends(const Status& status) {
   return status.code() == Code::kCancelled || status.code() == Code::kAuth;
 }
 
+// A model to take tensors from: a file, or the shards of an index. Each shard
+// is a copy, or what is left of one.
+class Model {
+ public:
+  Model(const RepairOptions& options, int threads)
+      : options_(options), threads_(threads) {}
+
+  // Opens the model, or what is left of it. Fails if nothing is.
+  Status Open(const std::shared_ptr<const ByteSource>& source) {
+    const Status status = OpenFile(source, &fault_);
+    if (status.ok() || Ends(status)) return status;
+    const auto index = IndexOf(*source);
+    if (!index.has_value()) {
+      return Status(fault_.code(),
+                    fmt::format("{}; nothing can be saved: {}",
+                                fault_.message(), status.message()));
+    }
+    std::vector<std::optional<size_t>> copies;
+    std::vector<std::string> faults;
+    for (const std::string& name : index->files) {
+      copies.push_back(copies_.size());
+      auto file = source->OpenNeighbour(name);
+      Status opened = file.status();
+      if (file.ok()) {
+        Status usual;
+        opened = OpenFile(*file, &usual);
+      }
+      if (Ends(opened)) return opened;
+      if (!opened.ok()) copies.back().reset();
+      faults.push_back(fmt::format("{}; of {}", opened.message(), name));
+    }
+    if (copies_.empty()) return fault_;
+    // The map says what belongs to the model, whatever the shards lack or have.
+    is_list_whole_ = true;
+    unknown_from_.reset();
+    names_.clear();
+    for (const MappedTensor& tensor : *index->weight_map) {
+      names_.insert(tensor.name);
+      if (copies[tensor.file].has_value()) {
+        copy_of_.emplace(tensor.name, *copies[tensor.file]);
+      } else {
+        faults_.emplace(tensor.name, faults[tensor.file]);
+      }
+    }
+    return Status();
+  }
+
+  // Why the model could not be opened as usual; ok if it could.
+  const Status& fault() const { return fault_; }
+  bool is_list_whole() const { return is_list_whole_; }
+  const std::optional<uint64_t>& unknown_from() const { return unknown_from_; }
+  const std::set<std::string, std::less<>>& names() const { return names_; }
+  const std::vector<std::unique_ptr<Copy>>& copies() const { return copies_; }
+  std::vector<LeftOut>& left_out() { return left_out_; }
+
+  // Returns the copy with the tensor, or null; then `why` says why, if the
+  // model should have it.
+  Copy* Find(std::string_view name, uint32_t* tensor, std::string* why) const {
+    const auto mapped = copy_of_.find(name);
+    for (size_t i = 0; i < copies_.size(); ++i) {
+      if (!copy_of_.empty() &&
+          (mapped == copy_of_.end() || mapped->second != i)) {
+        continue;
+      }
+      const auto found = copies_[i]->tensors().find(name);
+      if (found == copies_[i]->tensors().end()) continue;
+      *tensor = found->second;
+      return copies_[i].get();
+    }
+    const auto fault = faults_.find(name);
+    if (fault != faults_.end()) {
+      *why = fault->second;
+    } else if (mapped != copy_of_.end()) {
+      *why = fmt::format("not in {}", copies_[mapped->second]->name());
+    }
+    return nullptr;
+  }
+
+ private:
+  // Opens one file, or what is left of it; then `fault` says why not all of it.
+  // Fails if nothing can be read.
+  Status OpenFile(const std::shared_ptr<const ByteSource>& file,
+                  Status* fault) {
+    auto opened = Checkpoint::Open(file, options_.open);
+    if (opened.ok()) {
+      Add({*std::move(opened), UINT64_MAX});
+      return Status();
+    }
+    if (Ends(opened.status())) return opened.status();
+    *fault = opened.status();
+    auto salvaged = convert::Salvage(file, options_.open);
+    if (!salvaged.ok()) return salvaged.status();
+    if (salvaged->unknown_from.has_value()) {
+      unknown_from_ = salvaged->unknown_from;
+      is_list_whole_ = false;
+    }
+    for (LostTensor& wrong : salvaged->wrong) {
+      names_.insert(wrong.name);
+      faults_.emplace(std::move(wrong.name), std::move(wrong.why));
+    }
+    std::ranges::move(salvaged->left_out, std::back_inserter(left_out_));
+    Add(*std::move(salvaged));
+    return Status();
+  }
+
+  void Add(convert::Salvaged opened) {
+    copies_.push_back(std::make_unique<Copy>(std::move(opened), threads_));
+    copies_.back()->set_cancel(options_.save.write.cancel);
+    for (const auto& [name, tensor] : copies_.back()->tensors()) {
+      names_.insert(name);
+    }
+  }
+
+  std::optional<ShardedIndex> IndexOf(const ByteSource& source) const {
+    const uint64_t size = source.size();
+    if (size > options_.open.limits.max_header_bytes) return std::nullopt;
+    std::vector<std::byte> json(size);
+    if (!source.ReadAt(0, json).ok() || !IsShardedIndex(json)) {
+      return std::nullopt;
+    }
+    auto index =
+        ParseShardedIndex(json, options_.open.strictness, options_.open.limits);
+    if (!index.ok() || !index->weight_map.has_value()) return std::nullopt;
+    return *std::move(index);
+  }
+
+  const RepairOptions& options_;
+  const int threads_;
+  Status fault_;
+  bool is_list_whole_ = true;  // Nothing but what is named belongs to it.
+  std::optional<uint64_t> unknown_from_;
+  std::vector<std::unique_ptr<Copy>> copies_;
+  std::set<std::string, std::less<>> names_;
+  // If the copies are an index's, the one that has the tensor.
+  std::map<std::string, size_t, std::less<>> copy_of_;
+  std::map<std::string, std::string, std::less<>> faults_;  // By name.
+  std::vector<LeftOut> left_out_;
+};
+
 class Repairing {
  public:
   Repairing(const std::string& path, const RepairOptions& options)
@@ -128,13 +273,23 @@ class Repairing {
     HAULWAY_TRY(CheckPath(*file));
     HAULWAY_TRY(convert::UndoInterruptedEdit(std::string(file->name()),
                                              options_.durability));
-    HAULWAY_TRY(OpenFile(std::move(file), others.empty()));
+    models_.push_back(std::make_unique<Model>(options_, threads_));
+    Model& model = *models_.front();
+    Status status = model.Open(file);
+    if (!status.ok() && (others.empty() || Ends(status))) return status;
+    report_.fault = model.fault().message();
+    if (others.empty() && model.unknown_from().has_value()) {
+      report_.lost.push_back(
+          {"?", fmt::format("the record at byte {} is incomplete, and the "
+                            "file does not say what followed",
+                            *model.unknown_from())});
+    }
     for (const auto& other : others) {
       HAULWAY_TRY(CheckPath(*other));
-      HAULWAY_ASSIGN(auto opened, Checkpoint::Open(other, options_.open));
-      Add({std::move(opened), UINT64_MAX});
+      models_.push_back(std::make_unique<Model>(options_, threads_));
+      HAULWAY_TRY(models_.back()->Open(other));
     }
-    HAULWAY_TRY(Choose());
+    HAULWAY_TRY(Choose(status.ok() && model.is_list_whole()));
     HAULWAY_TRY(Write());
     return std::move(report_);
   }
@@ -146,48 +301,12 @@ class Repairing {
                   "a file cannot be repaired onto itself, nor onto its copy");
   }
 
-  void Add(convert::Salvaged opened) {
-    copies_.push_back(std::make_unique<Copy>(std::move(opened), threads_));
-    copies_.back()->set_cancel(options_.save.write.cancel);
-  }
-
-  // Opens the file, or what is left of it.
-  Status OpenFile(std::shared_ptr<const ByteSource> file, bool alone) {
-    auto opened = Checkpoint::Open(file, options_.open);
-    if (opened.ok()) {
-      Add({*std::move(opened), UINT64_MAX});
-      has_file_ = true;
-      is_index_whole_ = true;
-      return Status();
-    }
-    if (Ends(opened.status())) return std::move(opened).status();
-    report_.fault = opened.status().message();
-    auto salvaged = convert::Salvage(std::move(file), options_.open);
-    if (salvaged.ok()) {
-      if (alone && salvaged->unknown_from.has_value()) {
-        report_.lost.push_back(
-            {"?", fmt::format("the record at byte {} is incomplete, and the "
-                              "file does not say what followed",
-                              *salvaged->unknown_from)});
-      }
-      is_index_whole_ = !salvaged->unknown_from.has_value();
-      Add(*std::move(salvaged));
-      has_file_ = true;
-      return Status();
-    }
-    if (Ends(salvaged.status())) return std::move(salvaged).status();
-    if (!alone) return Status();
-    return Status(
-        opened.status().code(),
-        fmt::format("{}; nothing can be saved: {}", opened.status().message(),
-                    salvaged.status().message()));
-  }
-
-  Status Choose() {
+  // `is_list_whole`: no other tensors than those it names belong to the file.
+  Status Choose(bool is_list_whole) {
     std::set<std::string_view> names;
-    for (const auto& copy : copies_) {
-      for (const auto& [name, tensor] : copy->tensors()) names.insert(name);
-      if (is_index_whole_) break;  // No other tensors belong to the file.
+    for (const auto& model : models_) {
+      names.insert(model->names().begin(), model->names().end());
+      if (is_list_whole) break;
     }
     for (const std::string_view name : names) HAULWAY_TRY(ChooseOne(name));
     if (!chosen_.empty()) return Status();
@@ -199,31 +318,37 @@ class Repairing {
   Status ChooseOne(std::string_view name) {
     const TensorInfo* wanted = nullptr;
     std::string why;
-    for (size_t i = 0; i < copies_.size(); ++i) {
-      Copy& copy = *copies_[i];
-      const auto found = copy.tensors().find(name);
-      if (found == copy.tensors().end()) continue;
-      const TensorInfo& info = copy.info(found->second);
+    const auto add = [&](std::string_view reason) {
+      if (!why.empty() && !reason.empty()) why += "; ";
+      why += reason;
+    };
+    for (const auto& model : models_) {
+      uint32_t tensor = 0;
+      std::string reason;
+      Copy* const copy = model->Find(name, &tensor, &reason);
+      add(reason);
+      if (copy == nullptr) continue;
+      const TensorInfo& info = copy->info(tensor);
       if (wanted == nullptr) {
         wanted = &info;
       } else if (info.dtype != wanted->dtype ||
                  !std::ranges::equal(info.shape, wanted->shape)) {
-        why += fmt::format("; another dtype or shape in {}", copy.name());
+        add(fmt::format("another dtype or shape in {}", copy->name()));
         continue;
       }
-      const Status status = copy.Check(name, found->second);
+      const Status status = copy->Check(name, tensor);
       if (Ends(status)) return status;
       if (status.ok()) {
-        chosen_.push_back({std::string(name), i, found->second});
-        if (i == 0 && has_file_) {
+        chosen_.push_back({std::string(name), copy, tensor});
+        if (model == models_.front()) {
           report_.kept.emplace_back(name);
         } else {
           report_.taken.push_back(
-              {std::string(name), std::string(copy.name())});
+              {std::string(name), std::string(copy->name())});
         }
         return Status();
       }
-      why += fmt::format("{}{}", why.empty() ? "" : "; ", status.message());
+      add(status.message());
     }
     report_.lost.push_back({std::string(name), why});
     return Status();
@@ -240,22 +365,30 @@ class Repairing {
     files.save = options_.save;
     files.save.write.threads = threads_;
     files.durability = options_.durability;
-    for (const auto& copy : copies_) files.from.push_back(&copy->checkpoint());
+    const Copy* first = nullptr;  // With the metadata.
+    for (const auto& model : models_) {
+      for (const auto& copy : model->copies()) {
+        files.from.push_back(&copy->checkpoint());
+        if (first == nullptr) first = copy.get();
+      }
+    }
     TensorsToWrite all;
     for (const Chosen& one : chosen_) {
-      const Copy& copy = *copies_[one.copy];
+      const Copy& copy = *one.copy;
       const TensorInfo& info = copy.info(one.tensor);
       TensorToWrite& tensor = all.tensors.emplace_back();
       tensor.name = one.name;
       tensor.dtype = info.dtype;
       tensor.shape.assign(info.shape.begin(), info.shape.end());
+      tensor.requires_grad = info.requires_grad;
       tensor.bytes = convert::ElementsOf(copy.checkpoint(), one.tensor,
                                          info.dtype, source_);
     }
-    const CheckpointIndex& index = copies_.front()->checkpoint().index();
-    HAULWAY_TRY(convert::CopyMetadata(index, files.format, {}, &all,
-                                      &report_.left_out));
-    for (LeftOut& other : convert::FindLeaves(index).others) {
+    report_.left_out = std::move(models_.front()->left_out());
+    HAULWAY_TRY(convert::CopyMetadata(first->checkpoint().index(), files.format,
+                                      {}, &all, &report_.left_out));
+    for (LeftOut& other :
+         convert::FindLeaves(first->checkpoint().index()).others) {
       report_.left_out.push_back(std::move(other));
     }
     convert::ModelFiles set(path_, files);
@@ -267,7 +400,7 @@ class Repairing {
 
   struct Chosen {
     std::string name;
-    size_t copy = 0;
+    const Copy* copy = nullptr;
     uint32_t tensor = 0;
   };
 
@@ -275,10 +408,7 @@ class Repairing {
   const RepairOptions& options_;
   int threads_ = 1;
   convert::SourceOptions source_;
-  // The file to repair is the first of the copies.
-  bool has_file_ = false;
-  bool is_index_whole_ = false;  // The file's index names every tensor.
-  std::vector<std::unique_ptr<Copy>> copies_;
+  std::vector<std::unique_ptr<Model>> models_;  // The file, then the others.
   std::vector<Chosen> chosen_;
   RepairReport report_;
 };

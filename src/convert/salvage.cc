@@ -3,7 +3,9 @@
 // requires. So every reader works unchanged, and the storages that end past the
 // cut are lost.
 //
-// - Safetensors, GGUF and Tensorizer files list their contents at the start.
+// - GGUF and Tensorizer files list their contents at the start.
+// - So do safetensors files, whose entries are independent of one another: one
+//   that is wrong costs its tensor only.
 // - A zip is walked by its local headers. Sizes that follow a payload are
 //   searched: a descriptor has the distance to the start of its payload. A
 //   directory is made of the complete records, and of the storages that the
@@ -32,6 +34,8 @@
 #include "haulway/format.h"
 #include "haulway/options.h"
 #include "pickle/pickle_vm.h"
+#include "safetensors/damaged_header.h"
+#include "safetensors/safetensors_reader.h"
 #include "torch/torch_storages.h"
 #include "zip/zip_format.h"
 
@@ -470,7 +474,7 @@ class ZipSalvage {
       }
       Record record{.name = fmt::format("{}data/{}", folder_, key)};
       if (there.contains(record.name)) continue;
-      HAULWAY_TRY(zip::CheckPath(record.name));
+      HAULWAY_TRY(zip::CheckName(record.name));
       record.stored = record.size = size;
       missing.push_back(std::move(record));
     }
@@ -500,10 +504,8 @@ class ZipSalvage {
 };
 
 Result<std::shared_ptr<const ByteSource>> Padded(
-    std::shared_ptr<const ByteSource> source, const OpenOptions& options,
-    std::optional<uint64_t>* unknown_from) {
-  std::vector<std::byte> head(std::min<uint64_t>(kHeadBytes, source->size()));
-  HAULWAY_TRY(source->ReadAt(0, head));
+    std::shared_ptr<const ByteSource> source, std::span<const std::byte> head,
+    const OpenOptions& options, std::optional<uint64_t>* unknown_from) {
   if (Get<uint32_t>(head, 0) == kHeaderSignature) {
     ZipSalvage zip(std::move(source), options);
     HAULWAY_ASSIGN(auto padded, zip.Run());
@@ -528,8 +530,6 @@ Result<Salvaged> Salvage(std::shared_ptr<const ByteSource> source,
                          const OpenOptions& options) {
   Salvaged salvaged;
   salvaged.bytes = source->size();
-  HAULWAY_ASSIGN(auto padded,
-                 Padded(std::move(source), options, &salvaged.unknown_from));
   OpenOptions open = options;
   open.strictness = Strictness::kLenient;
   // All metadata must be in the existing bytes, however long the source claims
@@ -538,8 +538,28 @@ Result<Salvaged> Salvage(std::shared_ptr<const ByteSource> source,
   limits.max_directory_bytes =
       std::min(limits.max_directory_bytes, salvaged.bytes + kMostMadeUp);
   limits.max_tensors = std::min(limits.max_tensors, salvaged.bytes);
-  HAULWAY_ASSIGN(salvaged.checkpoint,
-                 Checkpoint::Open(std::move(padded), open));
+  std::vector<std::byte> head(std::min<uint64_t>(kHeadBytes, source->size()));
+  HAULWAY_TRY(source->ReadAt(0, head));
+  if (safetensors::IsSafetensors(head)) {
+    std::vector<safetensors::WrongEntry> wrong;
+    const auto padded = std::make_shared<const PaddedSource>(
+        std::move(source), salvaged.bytes + kPadding);
+    HAULWAY_ASSIGN(auto reader, safetensors::OpenDamaged(padded, salvaged.bytes,
+                                                         open, &wrong));
+    salvaged.checkpoint = std::make_shared<Checkpoint>(std::move(reader));
+    for (safetensors::WrongEntry& one : wrong) {
+      if (one.is_metadata) {
+        salvaged.left_out.push_back({std::move(one.name), std::move(one.why)});
+      } else {
+        salvaged.wrong.push_back({std::move(one.name), std::move(one.why)});
+      }
+    }
+  } else {
+    HAULWAY_ASSIGN(auto padded, Padded(std::move(source), head, options,
+                                       &salvaged.unknown_from));
+    HAULWAY_ASSIGN(salvaged.checkpoint,
+                   Checkpoint::Open(std::move(padded), open));
+  }
   // If no storage is complete, the metadata may be zeros too.
   const auto& storages = salvaged.checkpoint->index().storages;
   if (std::ranges::all_of(storages, [&](const StorageInfo& storage) {

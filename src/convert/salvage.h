@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "haulway/checkpoint.h"
+#include "haulway/convert.h"
 #include "haulway/status.h"
 
 namespace haulway::convert {
@@ -19,6 +21,9 @@ struct Salvaged {
   uint64_t bytes = 0;
   // Where an incomplete part begins, if nothing tells what it was.
   std::optional<uint64_t> unknown_from = std::nullopt;
+  // Tensors and metadata that the file names but does not describe rightly.
+  std::vector<LostTensor> wrong = {};
+  std::vector<LeftOut> left_out = {};
 
   bool IsLost(uint32_t storage) const {
     return checkpoint->index().storages[storage].frame_end > bytes;
@@ -26,9 +31,10 @@ struct Salvaged {
 };
 
 // Opens a file as if it were complete: a zip without a directory by its
-// records, and safetensors, GGUF and Tensorizer files by the headers at their
-// start. Fails with kUnsupported for other formats, and as opening does if the
-// metadata itself is cut.
+// records, safetensors files by the entries of their header that are right, and
+// GGUF and Tensorizer files by the headers at their start. Fails with
+// kUnsupported for other formats, and as opening does if the metadata itself is
+// cut.
 Result<Salvaged> Salvage(std::shared_ptr<const ByteSource> source,
                          const OpenOptions& options);
 

@@ -82,9 +82,9 @@ class StoredSource : public ByteSource {
       if (!as_stored_) return ReadElements(offset, out);
       HAULWAY_TRY(
           from_.source().ReadAt(storage_.offset + run_.begin + offset, out));
-      return NoteDigest(offset, out);
+      return decoder_->Note(offset, out);
     };
-    return OrNoMemory(read);
+    return OrNoMemory(read).Of(name());
   }
   std::optional<FileBytes> InFile(uint64_t offset,
                                   uint64_t length) const override {
@@ -122,7 +122,8 @@ class StoredSource : public ByteSource {
     HAULWAY_TRY(ReadStored(run_.begin + first * item_, stored));
     // A piece counts the elements that begin in it.
     const uint64_t own = (offset + to_item_ - 1) / to_item_;
-    HAULWAY_TRY(NoteDigest(own * item_, stored.subspan((own - first) * item_)));
+    HAULWAY_TRY(
+        decoder_->Note(own * item_, stored.subspan((own - first) * item_)));
     SwapBytes(stored, storage_.swap_bytes);
     ResolveSigns(run_.signs, run_.dtype, stored);
     const uint64_t skipped = offset - first * to_item_;
@@ -153,14 +154,6 @@ class StoredSource : public ByteSource {
     HAULWAY_TRY(decoder_->Decode(first, units));
     std::memcpy(out.data(), units.data() + (begin - first), out.size());
     return Status();
-  }
-
-  // Updates the digest. Fails with kMismatch if these were the last bytes and
-  // the digest differs.
-  Status NoteDigest(uint64_t offset, std::span<const std::byte> piece) const {
-    Status status = decoder_->Note(offset, piece);
-    if (status.ok()) return status;
-    return std::move(status).Of(name());
   }
 
   const Checkpoint& from_;
@@ -223,7 +216,7 @@ class BlockSource : public ByteSource {
       }
       return LetGo(out.size());
     };
-    return OrNoMemory(read);
+    return OrNoMemory(read).Of(name());
   }
 
  private:

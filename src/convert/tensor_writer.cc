@@ -15,6 +15,7 @@
 #include "base/no_memory.h"
 #include "base/posix.h"
 #include "base/text.h"
+#include "convert/metadata.h"
 #include "convert/model_files.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
@@ -72,6 +73,7 @@ class Writer : public TensorWriter {
         files_(std::move(files)),
         spool_(std::move(spool)) {
     tensors_.metadata = options.metadata;
+    convert::NoteFramework(files_.format, &tensors_.metadata);
   }
 
   Status Add(std::string_view name, DType dtype, std::span<const int64_t> shape,

@@ -157,7 +157,12 @@ Result<VerifyReport> VerifyDirectory(SourcePtr source,
   auto directory = DirectoryReader::Open(std::move(source), options.open);
   if (!directory.ok()) {
     const Status status = std::move(directory).status();
-    if (IsOfSource(status) && status.code() != Code::kNotFound) return status;
+    // What Haulway cannot read need not be damaged.
+    const bool is_unknown = status.code() == Code::kUnsupported;
+    if (is_unknown ||
+        (IsOfSource(status) && status.code() != Code::kNotFound)) {
+      return status;
+    }
     report.ok = false;
     report.findings.push_back(
         {status.code(), std::string(status.message()), status.byte()});

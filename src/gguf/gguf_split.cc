@@ -23,20 +23,6 @@ std::optional<uint64_t> NumberOf(std::span<const Fact> metadata,
   return static_cast<uint64_t>(*number);
 }
 
-// Returns the name without the digits of its number: "model--of-00003.gguf".
-// Empty if it is not named as a part.
-std::string WithoutNumber(std::string_view name) {
-  constexpr std::string_view kForm = "-00000-of-00000.gguf";
-  if (name.size() < kForm.size()) return {};
-  const size_t start = name.size() - kForm.size();
-  for (size_t i = 0; i < kForm.size(); ++i) {
-    const char c = name[start + i];
-    if (kForm[i] == '0' ? c < '0' || c > '9' : c != kForm[i]) return {};
-  }
-  std::string other(name);
-  return other.erase(start + 1, 5);
-}
-
 }  // namespace
 
 std::optional<FilePlace> SplitOf(std::span<const Fact> metadata) {
@@ -58,14 +44,6 @@ void SetSplit(const FilePlace& split, std::vector<Fact>* metadata) {
 
 bool IsOfSplit(std::string_view key) {
   return key == kNumber || key == kCount || key == kTensors;
-}
-
-bool AreNamedAsSplit(std::span<const std::string_view> names) {
-  const std::string first = WithoutNumber(names.front());
-  return !first.empty() &&
-         std::ranges::all_of(names, [&](std::string_view name) {
-           return WithoutNumber(name) == first;
-         });
 }
 
 }  // namespace haulway::gguf

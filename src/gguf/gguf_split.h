@@ -24,8 +24,4 @@ void SetSplit(const FilePlace& split, std::vector<Fact>* metadata);
 // Returns whether a key states the place of a file.
 bool IsOfSplit(std::string_view key);
 
-// Returns whether files are named as the parts of one model,
-// "model-00001-of-00003.gguf". Requires: at least one name.
-bool AreNamedAsSplit(std::span<const std::string_view> names);
-
 }  // namespace haulway::gguf

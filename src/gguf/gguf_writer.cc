@@ -31,6 +31,7 @@
 #include "gguf/gguf_header.h"
 #include "gguf/gguf_split.h"
 #include "gguf/gguf_types.h"
+#include "tensor/no_dtype.h"
 
 namespace haulway::gguf {
 
@@ -319,8 +320,7 @@ Status AddRow(const TensorToWrite& tensor, uint64_t offset, HeaderText* out) {
   }
   const std::optional<uint32_t> id = IdOf(tensor.dtype);
   if (!id.has_value()) {
-    return Status(Code::kUnsupported, fmt::format("GGUF has no dtype {}",
-                                                  haulway::Name(tensor.dtype)));
+    return NoDType("GGUF", tensor.dtype);
   }
   const size_t rank = tensor.shape.size();
   if (rank > kMostDimensions) {

@@ -117,7 +117,8 @@ TEST(GgufWriter, RefusesWhatTheFormatLacks) {
     tensors.metadata.emplace().emplace_back(kArchitecture, "llama");
     return std::string(LayOutTensors(tensors, {}).status().message());
   };
-  EXPECT_THAT(message("t", {36}, DType::kU8), HasSubstr("no dtype U8; in 't'"));
+  EXPECT_THAT(message("t", {36}, DType::kU8),
+              HasSubstr("no dtype U8: leave the tensor out; in 't'"));
   EXPECT_THAT(message("t", {36}, DType::kOpaque), HasSubstr("OPAQUE"));
   EXPECT_THAT(message("t", {1, 1, 1, 1, 9}, DType::kF32),
               HasSubstr("5 dimensions"));

@@ -1,12 +1,21 @@
+// Design: patterns become globs or regular expressions once, and each name is
+// matched against all of them. A glob is matched by characters, as Python's
+// fnmatch does, where a byte that is not UTF-8 is a character too.
+//
+// Considered and rejected: translating globs to regular expressions. RE2 needs
+// UTF-8, and names of tensors are any bytes.
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/regex.h"
 #include "base/text.h"
+#include "haulway/nearest.h"
 #include "haulway/select.h"
 
 namespace haulway {
@@ -140,6 +149,7 @@ class Pattern {
     return regex_->Finds(name);
   }
   const std::string& text() const { return text_; }
+  bool is_glob() const { return glob_.has_value(); }
 
  private:
   explicit Pattern(std::string text) : text_(std::move(text)) {}
@@ -199,6 +209,17 @@ bool NameFilter::Matches(std::string_view name) const {
          std::ranges::any_of(*rules_->include, matches);
 }
 
+bool NameFilter::Mentions(std::string_view name) const {
+  if (all() || !rules_->include.has_value()) return true;
+  if (!name.starts_with(rules_->prefix)) return false;
+  name.remove_prefix(rules_->prefix.size());
+  const auto matches = [&](const Pattern& pattern) {
+    return pattern.Matches(name);
+  };
+  return std::ranges::any_of(*rules_->include, matches) ||
+         std::ranges::any_of(rules_->exclude, matches);
+}
+
 Status NameFilter::CheckUsed(std::span<const std::string_view> names) const {
   if (all()) return Status();
   std::vector<std::string_view> rest;  // Names without the prefix.
@@ -216,8 +237,11 @@ Status NameFilter::CheckUsed(std::span<const std::string_view> names) const {
     const bool is_used = std::ranges::any_of(
         rest, [&](std::string_view name) { return pattern.Matches(name); });
     if (is_used) return Status();
-    return Status(Code::kNotFound, fmt::format("{} {} matches no name", option,
-                                               Quote(pattern.text())));
+    const std::string hint =
+        pattern.is_glob() ? HintOf(pattern.text(), rest, std::identity()) : "";
+    return Status(Code::kNotFound,
+                  fmt::format("{} {} matches no name{}", option,
+                              Quote(pattern.text()), hint));
   };
   if (rules_->include.has_value()) {
     for (const Pattern& pattern : *rules_->include) {
@@ -228,6 +252,16 @@ Status NameFilter::CheckUsed(std::span<const std::string_view> names) const {
     HAULWAY_TRY(check("exclude", pattern));
   }
   return Status();
+}
+
+Status NameFilter::CheckUsed(
+    std::initializer_list<const Checkpoint*> checkpoints) const {
+  if (all()) return Status();
+  std::vector<std::string_view> names;
+  for (const Checkpoint* const one : checkpoints) {
+    for (const Entry& entry : one->entries()) names.push_back(entry.name);
+  }
+  return CheckUsed(names).Of((*checkpoints.begin())->source().name());
 }
 
 }  // namespace haulway

@@ -18,6 +18,7 @@
 
 #include "base/ascii.h"
 #include "base/text.h"
+#include "haulway/nearest.h"
 
 namespace haulway {
 
@@ -234,6 +235,7 @@ Result<std::vector<SelectedTensor>> SelectTensors(
     const Checkpoint& checkpoint, const SelectOptions& options) {
   if (options.shard.has_value()) HAULWAY_TRY(CheckShard(*options.shard));
   HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(options.names));
+  HAULWAY_TRY(names.CheckUsed({&checkpoint}));
   const bool only_slices = names.all() && !options.slices.empty();
   std::vector<SelectedTensor> chosen;
   size_t met = 0;
@@ -273,7 +275,11 @@ Result<std::vector<SelectedTensor>> SelectTensors(
   if (met == options.slices.size()) return chosen;
   for (const auto& [name, slice] : options.slices) {
     if (checkpoint.Find(name) == nullptr) {
-      return Status(Code::kNotFound, fmt::format("no tensor {}", Quote(name)));
+      return Status(
+          Code::kNotFound,
+          fmt::format("no tensor {}{}", Quote(name),
+                      HintOf(name, checkpoint.entries(),
+                             [](const Entry& one) { return one.name; })));
     }
   }
   return chosen;

@@ -96,6 +96,13 @@ class Planner {
     return Status();
   }
 
+  Status CheckCast(const TensorRequest& request) const {
+    if (request.storage.has_value()) {
+      return checkpoint_.CheckCastOfStorage(request.storage->storage);
+    }
+    return checkpoint_.CheckCast(request.tensor);
+  }
+
   Status AddTargets() {
     HAULWAY_TRY(FindOddUnits());
     std::vector<bool> seen(index_.storages.size());
@@ -107,6 +114,7 @@ class Planner {
         return std::move(made).status().In(PlaceOf(index_, request));
       }
       Target target = *std::move(made);
+      if (target.from != target.to) HAULWAY_TRY(CheckCast(request));
       target.request = static_cast<uint32_t>(i);
       plan_.tensor_bytes += target.grid.count * target.grid.item_bytes;
       const StorageInfo& storage = index_.storages[target.storage];

@@ -119,7 +119,7 @@ Status CheckValidator(const HttpResponse& response, const Validator& expect,
         CheckSame("Last-Modified", expect.last_modified, found.last_modified));
   }
   if (!expect.total.has_value()) return Status();
-  // Of an object with neither, the size is all that identifies it.
+  // If an object has neither, its size is all that identifies it.
   if (!total.has_value() && (has_tag || has_date)) return Status();
   return CheckSame("size", std::to_string(*expect.total),
                    total.has_value() ? std::to_string(*total) : "");

@@ -16,6 +16,7 @@
 #include "haulway/machine.h"
 #include "haulway/options.h"
 #include "io/join_ranges.h"
+#include "io/model_names.h"
 #include "io/web_page.h"
 #include "net/answer.h"
 #include "net/fork_mutex.h"
@@ -477,12 +478,12 @@ bool MayBeMissing(const Status& status) {
 }
 
 Result<std::shared_ptr<const ByteSource>> OpenFolder(
-    const std::shared_ptr<HttpClient>& client, const HttpTarget& folder) {
-  std::vector<std::string_view> all(kCheckpointNames.begin(),
-                                    kCheckpointNames.end());
-  all.push_back(kDirectoryName);
+    const std::shared_ptr<HttpClient>& client, const HttpTarget& folder,
+    std::string_view variant) {
+  UsualNames all = AllUsualNames(variant);
+  if (variant.empty()) all.emplace_back(kDirectoryName);
   std::string names;
-  for (const std::string_view name : all) {
+  for (const std::string& name : all) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
     HAULWAY_ASSIGN(HttpTarget file, Beside(folder, name));
     auto source = OpenHttpSource(client, std::move(file));
@@ -508,8 +509,9 @@ Result<std::shared_ptr<const ByteSource>> OpenFolder(
 
 }  // namespace
 
-Result<std::shared_ptr<const ByteSource>> OpenUrl(
-    std::string_view url, const RemoteOptions& options) {
+Result<std::shared_ptr<const ByteSource>> OpenUrl(std::string_view url,
+                                                  const RemoteOptions& options,
+                                                  std::string_view variant) {
   HAULWAY_ASSIGN(const Url parsed, ParseUrl(url));
   HAULWAY_ASSIGN(auto client, HttpClient::Make(options));
   HttpTarget target{.url = std::string(url),
@@ -519,7 +521,7 @@ Result<std::shared_ptr<const ByteSource>> OpenUrl(
                     .judge = nullptr,
                     .check = nullptr,
                     .neighbour = nullptr};
-  if (parsed.path.ends_with('/')) return OpenFolder(client, target);
+  if (parsed.path.ends_with('/')) return OpenFolder(client, target, variant);
   return OpenHttpSource(std::move(client), std::move(target));
 }
 

@@ -49,16 +49,11 @@ struct HttpTarget {
 Result<std::shared_ptr<const ByteSource>> OpenHttpSource(
     std::shared_ptr<HttpClient> client, HttpTarget target);
 
-// Names of the file that opens the checkpoint in a folder; the first that
-// exists is used, as in transformers.
-inline constexpr std::array<std::string_view, 4> kCheckpointNames = {
-    "model.safetensors.index.json", "model.safetensors",
-    "pytorch_model.bin.index.json", "pytorch_model.bin"};
-
 // Opens the URL of a user, with its own client. A URL whose path ends in '/' is
-// first treated as a folder: opens the first of kCheckpointNames, or a
+// first treated as a folder: opens the first of AllUsualNames(variant), or a
 // directory's ".metadata", that exists or, if there is none, the URL itself.
-Result<std::shared_ptr<const ByteSource>> OpenUrl(std::string_view url,
-                                                  const RemoteOptions& options);
+Result<std::shared_ptr<const ByteSource>> OpenUrl(
+    std::string_view url, const RemoteOptions& options,
+    std::string_view variant = {});
 
 }  // namespace haulway::net

@@ -11,6 +11,7 @@
 
 #include "base/ascii.h"
 #include "base/text.h"
+#include "io/model_names.h"
 #include "net/fork_mutex.h"
 #include "net/http_source.h"
 
@@ -152,7 +153,8 @@ Result<HubName> ParseHubName(std::string_view uri) {
 }
 
 std::optional<std::string> FindInHubCache(const HubName& name,
-                                          const Environment& environment) {
+                                          const Environment& environment,
+                                          std::string_view variant) {
   std::string folder = environment("HF_HUB_CACHE");
   if (folder.empty()) folder = environment("HUGGINGFACE_HUB_CACHE");
   if (folder.empty()) folder = Home(environment) + "/hub";
@@ -171,7 +173,7 @@ std::optional<std::string> FindInHubCache(const HubName& name,
     if (::stat(path.c_str(), &facts) != 0) return std::nullopt;
     return path;
   }
-  for (const std::string_view file : kCheckpointNames) {
+  for (const std::string& file : AllUsualNames(variant)) {
     if (::stat(fmt::format("{}/{}", path, file).c_str(), &facts) == 0) {
       return path;
     }
@@ -185,7 +187,7 @@ bool IsHubOffline(const Environment& environment) {
 
 Result<std::shared_ptr<const ByteSource>> OpenHubFile(
     const HubName& name, const Environment& environment,
-    const RemoteOptions& options) {
+    const RemoteOptions& options, std::string_view variant) {
   if (IsHubOffline(environment)) {
     return Status::FromErrno(
         ENOENT,
@@ -203,7 +205,7 @@ Result<std::shared_ptr<const ByteSource>> OpenHubFile(
     return OpenHttpSource(client, TargetOf(name, endpoint));
   }
   HubName file = name;
-  for (const std::string_view path : kCheckpointNames) {
+  for (const std::string& path : AllUsualNames(variant)) {
     file.path = path;
     auto source = OpenHttpSource(client, TargetOf(file, endpoint));
     if (source.ok() || source.status().code() != Code::kNotFound) return source;

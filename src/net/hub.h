@@ -33,7 +33,8 @@ using Environment = std::function<std::string(std::string_view name)>;
 // of the snapshot's folder if the name has no path; nullopt if it is not
 // cached. Makes no request and writes nothing.
 std::optional<std::string> FindInHubCache(const HubName& name,
-                                          const Environment& environment);
+                                          const Environment& environment,
+                                          std::string_view variant);
 
 // Returns whether HF_HUB_OFFLINE forbids requests.
 bool IsHubOffline(const Environment& environment);
@@ -44,6 +45,6 @@ bool IsHubOffline(const Environment& environment);
 // OpenUrl() does.
 Result<std::shared_ptr<const ByteSource>> OpenHubFile(
     const HubName& name, const Environment& environment,
-    const RemoteOptions& options);
+    const RemoteOptions& options, std::string_view variant);
 
 }  // namespace haulway::net

@@ -79,6 +79,11 @@ class HeaderParser {
   Result<Header> Parse() {
     uint64_t first = 0;
     while (first < bytes_ && IsJsonSpace(text_[first])) ++first;
+    if (std::string_view(text_, bytes_).starts_with("\xef\xbb\xbf")) {
+      return Status(Code::kCorrupt,
+                    "header begins with a byte order mark (BOM): expected '{'")
+          .At(kPrefixBytes);
+    }
     if (first == bytes_ || text_[first] != '{') {
       return Status(Code::kCorrupt, "header is no JSON object")
           .At(kPrefixBytes + first);

@@ -17,6 +17,8 @@ namespace {
 
 // The alignment of the reference, whose padding is at the end.
 constexpr uint64_t kUsualAlignment = 8;
+// Editing makes headers of whole pages, whose padding is after the metadata.
+constexpr uint64_t kRoomyAlignment = 4096;
 
 // Appends `text` as a JSON string, with the minimum of escapes.
 void AppendString(std::string_view text, std::string* out) {
@@ -122,9 +124,9 @@ void AppendMetadata(Metadata metadata, std::string* json) {
 
 Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
                                    const std::optional<Metadata>& metadata,
-                                   uint64_t alignment,
+                                   uint64_t alignment, bool in_order,
                                    const ParseLimits& limits) {
-  if (alignment == 0 || alignment % 8 != 0) {
+  if (alignment == 0 || (alignment % 8 != 0 && !in_order)) {
     return Status(
         Code::kInvalidArgument,
         fmt::format("alignment is {}: expected a multiple of 8", alignment));
@@ -133,12 +135,13 @@ Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
   EncodedHeader encoded;
   encoded.order.resize(tensors.size());
   std::iota(encoded.order.begin(), encoded.order.end(), 0);
-  std::ranges::sort(encoded.order, [&](uint32_t a, uint32_t b) {
+  const auto precedes = [&](uint32_t a, uint32_t b) {
     if (tensors[a].dtype != tensors[b].dtype) {
       return RankOf(tensors[a].dtype) > RankOf(tensors[b].dtype);
     }
     return tensors[a].name < tensors[b].name;
-  });
+  };
+  if (!in_order) std::ranges::sort(encoded.order, precedes);
 
   std::string& out = encoded.bytes;
   out.assign(kPrefixBytes, '\0');
@@ -181,7 +184,10 @@ Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
   }
   // Put the padding after the metadata, so that the metadata can grow without
   // moving what follows.
-  if (alignment == kUsualAlignment || room_at == 0) room_at = out.size();
+  if (alignment == kUsualAlignment || room_at == 0 ||
+      (in_order && alignment % kRoomyAlignment != 0)) {
+    room_at = out.size();
+  }
   out.insert(room_at, header_bytes - out.size(), ' ');
   uint64_t json_bytes = header_bytes - kPrefixBytes;
   for (size_t i = 0; i < kPrefixBytes; ++i) {

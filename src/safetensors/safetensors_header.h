@@ -94,14 +94,17 @@ struct EncodedHeader {
 };
 
 // Lays out a file. The header's size is a multiple of `alignment`, so the first
-// tensor starts at one. With alignment 8 and at most one key of metadata, the
-// bytes equal those of the reference's writer. More keys are sorted, which the
-// reference does not do. Fails with kInvalidArgument for tensors that no reader
-// accepts (equal names, names that are not UTF-8 or are "__metadata__",
-// elements that do not fill bytes), and with kLimit for max_header_bytes.
+// tensor starts at one. `in_order` keeps the order of `tensors`, which readers
+// do not need, and takes every alignment. With alignment 8 and at most one key
+// of metadata, the bytes equal those of the reference's writer. More keys are
+// sorted, which the reference does not do. Fails with kInvalidArgument for
+// tensors that no reader accepts (equal names, names that are not UTF-8 or are
+// "__metadata__", elements that do not fill bytes), and with kLimit for
+// max_header_bytes.
 Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
                                    const std::optional<Metadata>& metadata,
                                    uint64_t alignment = 8,
+                                   bool in_order = false,
                                    const ParseLimits& limits = {});
 
 }  // namespace haulway::safetensors

@@ -116,8 +116,9 @@ TEST(EncodeHeader, RefusesWhatNoReaderTakes) {
 TEST(EncodeHeader, StopsAtTheLimitOfHeaders) {
   ParseLimits limits;
   limits.max_header_bytes = 32;
-  EXPECT_TRUE(EncodeHeader({}, Metadata{{"k", ""}}, 8, limits).ok());
-  const auto encoded = EncodeHeader({}, Metadata{{"123456789", ""}}, 8, limits);
+  EXPECT_TRUE(EncodeHeader({}, Metadata{{"k", ""}}, 8, false, limits).ok());
+  const auto encoded =
+      EncodeHeader({}, Metadata{{"123456789", ""}}, 8, false, limits);
   EXPECT_EQ(encoded.status().code(), Code::kLimit);
   EXPECT_THAT(encoded.status().message(), HasSubstr("max_header_bytes 32"));
 }

@@ -1,14 +1,12 @@
 #include "safetensors/safetensors_reader.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
-#include "base/checked.h"
 #include "base/cursor.h"
 #include "safetensors/header_reader.h"
 #include "safetensors/safetensors_header.h"
@@ -26,6 +24,12 @@ bool IsSafetensors(std::span<const std::byte> head) {
   ByteCursor cursor(head);
   const uint64_t json_bytes = cursor.U64();
   if (!cursor.ok() || json_bytes >= kNoHeaderBytes) return false;
+  // The parser says what is wrong with a byte order mark.
+  constexpr std::string_view kMarked = "\xef\xbb\xbf{";
+  if (head.size() >= 12 &&
+      std::memcmp(head.data() + 8, kMarked.data(), kMarked.size()) == 0) {
+    return true;
+  }
   while (cursor.remaining() > 0) {
     const auto c = static_cast<char>(cursor.U8());
     // A GGUF file of 123 tensors begins with the same bytes, followed by a
@@ -56,32 +60,6 @@ Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
     HAULWAY_TRY(reader->Append(tensor, opened.data_offset));
   }
   return std::unique_ptr<const FormatReader>(std::move(reader));
-}
-
-Result<uint64_t> WholeBytes(const ByteSource& cut, const ParseLimits& limits) {
-  std::array<std::byte, kPrefixBytes> prefix;
-  HAULWAY_TRY(cut.ReadAt(0, prefix));
-  HAULWAY_ASSIGN(const uint64_t json_bytes,
-                 ParsePrefix(prefix, cut.size(), limits));
-  std::string json(json_bytes, '\0');
-  HAULWAY_TRY(
-      cut.ReadAt(kPrefixBytes, std::as_writable_bytes(std::span(json))));
-  simdjson::dom::parser parser;
-  simdjson::dom::object tensors;
-  if (parser.parse(json).get(tensors) != simdjson::SUCCESS) {
-    return Status(Code::kCorrupt, "header is no JSON object").At(kPrefixBytes);
-  }
-  uint64_t end = 0;
-  for (const auto& [name, tensor] : tensors) {
-    uint64_t offset = 0;
-    if (tensor["data_offsets"].at(1).get(offset) == simdjson::SUCCESS) {
-      end = std::max(end, offset);
-    }
-  }
-  if (!CheckedAdd(kPrefixBytes + json_bytes, end, &end)) {
-    return Status(Code::kCorrupt, "tensors end past every file");
-  }
-  return end;
 }
 
 Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,

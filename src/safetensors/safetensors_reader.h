@@ -21,9 +21,6 @@ bool IsSafetensors(std::span<const std::byte> head);
 // Opens a file with two reads of the source.
 Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
-// Returns the length that a truncated file should have, by its header. Fails if
-// the header is truncated.
-Result<uint64_t> WholeBytes(const ByteSource& cut, const ParseLimits& limits);
 Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
                                        const VerifyOptions& options);
 

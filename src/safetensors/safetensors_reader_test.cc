@@ -41,24 +41,6 @@ TEST(Safetensors, IsKnownByItsHead) {
   EXPECT_FALSE(is("PK\3\4{}{}{}{}{}"));
 }
 
-TEST(Safetensors, SaysHowLongACutFileWas) {
-  const size_t header_end = Example().size() - 35;
-  for (const size_t kept : {header_end, header_end + 10, Example().size()}) {
-    const std::string cut = Example().substr(0, kept);
-    EXPECT_EQ(*WholeBytes(*InMemory(cut), {}), Example().size()) << kept;
-  }
-  const auto code = [](const std::string& file,
-                       const ParseLimits& limits = {}) {
-    return WholeBytes(*InMemory(file), limits).status().code();
-  };
-  EXPECT_EQ(code(Example().substr(0, header_end - 1)), Code::kTruncated);
-  EXPECT_EQ(code(Example(), {.max_header_bytes = 10}), Code::kLimit);
-  EXPECT_EQ(code(test::WithPrefix("[]")), Code::kCorrupt);
-  EXPECT_EQ(code(test::WithPrefix(
-                R"({"a":{"data_offsets":[0,18446744073709551615]}})")),
-            Code::kCorrupt);
-}
-
 TEST(Safetensors, BecomesAFlatIndexInTheOrderOfTheData) {
   const auto reader = OpenSafetensors(InMemory(Example()), {});
   ASSERT_TRUE(reader.ok()) << reader.status().message();

@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "safetensors/safetensors_header.h"
+#include "tensor/no_dtype.h"
 
 namespace haulway::safetensors {
 
@@ -67,10 +68,7 @@ Result<std::unique_ptr<const Layout>> LayOutTensors(
   specs.reserve(tensors.size());
   for (const TensorToWrite& tensor : tensors) {
     if (RankOf(tensor.dtype) < 0) {
-      return Status(
-                 Code::kUnsupported,
-                 fmt::format("safetensors has no dtype {}", Name(tensor.dtype)))
-          .In(Quote(tensor.name));
+      return NoDType("safetensors", tensor.dtype).In(Quote(tensor.name));
     }
     HAULWAY_ASSIGN(const auto shape, UnpackedShape(tensor, &kept));
     specs.push_back({tensor.name, tensor.dtype, shape});
@@ -81,7 +79,8 @@ Result<std::unique_ptr<const Layout>> LayOutTensors(
   }
   HAULWAY_ASSIGN(
       EncodedHeader header,
-      EncodeHeader(specs, metadata, options.alignment.value_or(kAlignment)));
+      EncodeHeader(specs, metadata, options.alignment.value_or(kAlignment),
+                   what.in_order));
   std::vector<Payload> payloads;
   payloads.reserve(tensors.size());
   for (size_t i = 0; i < header.order.size(); ++i) {

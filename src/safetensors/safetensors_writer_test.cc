@@ -58,7 +58,7 @@ TEST(SafetensorsWriter, RefusesWhatItCannotExpress) {
   };
   const std::string data = "01234567";
   EXPECT_EQ(message(Tensor("a", DType::kQI8, {2}, data)),
-            "safetensors has no dtype QI8; in 'a'");
+            "safetensors has no dtype QI8: leave the tensor out; in 'a'");
   EXPECT_EQ(message(Tensor("a", DType::kF64, {2}, data)),
             "dtype F64 with shape [2] needs 16 bytes, found 8; in 'a'");
   EXPECT_THAT(message(Tensor("a", DType::kF4E2M1X2, {}, data)),

@@ -28,7 +28,12 @@ Result<WriteStats> Write(const Layout& layout, ByteSink& sink,
     return stats;
   };
   auto stats = OrNoMemory(run);
-  if (!stats.ok()) return std::move(stats).status().Of(name);
+  if (!stats.ok()) {
+    Status status = std::move(stats).status();
+    // What failed may be a source, which the message then names.
+    if (status.message().find("; of ") != std::string_view::npos) return status;
+    return std::move(status).Of(name);
+  }
   measured.Record(&*stats);
   stats->bytes = layout.size();
   stats->seconds =

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "haulway/format.h"
+#include "haulway/open.h"
 #include "haulway/save.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
@@ -220,6 +221,53 @@ TEST_F(ScanPathTest, SaysThatAFolderIsEmpty) {
   EXPECT_TRUE(Verdicts().empty());
   EXPECT_EQ(status_.code(), Code::kNotFound);
   EXPECT_THAT(std::string(status_.message()), HasSubstr("no files in folder"));
+}
+
+TEST_F(ScanPathTest, PassesOverTheFolderOfGitUnlessItIsNamed) {
+  Write("notes.txt", "some words\n");
+  Write("a/.git/evil.bin", kEvil);
+  Write("a/.github/evil.bin", kEvil);
+  const std::map<std::string, std::string> expected = {
+      {"notes.txt", "SAFE"}, {"a/.github/evil.bin", "UNSAFE"}};
+  EXPECT_EQ(Verdicts(), expected);
+  EXPECT_EQ(Verdicts("a/.git").size(), 1u);
+}
+
+TEST_F(ScanPathTest, ScansOnlyFilesOfAFolderThatAreWanted) {
+  Write("a/b.txt", "some words\n");
+  Write("c.txt", "some words\n");
+  std::vector<std::string> asked, scanned;
+  const auto each = [&](const ScanReport& report) {
+    scanned.push_back(report.file.substr(folder_.string().size() + 1));
+    return Status();
+  };
+  const auto wanted = [&](std::string_view name) {
+    asked.emplace_back(name);
+    return name != "a/b.txt";
+  };
+  for (const char* const end : {"", "/"}) {
+    EXPECT_TRUE(ScanPath(folder_.string() + end, {}, each, {}, wanted).ok());
+  }
+  EXPECT_EQ(asked,
+            (std::vector<std::string>{"a/b.txt", "c.txt", "a/b.txt", "c.txt"}));
+  EXPECT_EQ(scanned.size(), 2u);
+}
+
+TEST_F(ScanPathTest, TellsWhatCannotBeReadFromWhatIsUnknown) {
+  Write("a.bin", "\1\2\3");
+  Write("b.bin", "\1\2\3");
+  std::map<std::string, bool> readable;
+  const Status status =
+      ScanPath(folder_.string(), {}, [&](const ScanReport& report) {
+        readable[report.file.substr(folder_.string().size() + 1)] =
+            report.readable;
+        EXPECT_EQ(report.verdict, Verdict::kUnknown);
+        std::filesystem::remove(folder_ / "b.bin");
+        return Status();
+      });
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(readable,
+            (std::map<std::string, bool>{{"a.bin", true}, {"b.bin", false}}));
 }
 
 TEST_F(ScanPathTest, DoesNotWaitForAPipe) {

@@ -515,6 +515,9 @@ Status CheckComposedTensors(const FormatReader& reader) {
 }
 
 Status VerifyComposedTensors(const FormatReader& reader, VerifyReport* report) {
+  if (auto note = NoteOfCode(reader.index())) {
+    report->notes.push_back(*std::move(note));
+  }
   Status status = CheckComposedTensors(reader);
   if (status.ok() || IsOfSource(status)) return status;
   report->ok = false;

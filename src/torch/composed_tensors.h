@@ -17,8 +17,8 @@ namespace haulway::torch {
 // Other tensors cost only a walk over the object.
 Status CheckComposedTensors(const FormatReader& reader);
 
-// As CheckComposedTensors(), but adds faults as findings. Fails only if the
-// source does.
+// As CheckComposedTensors(), but adds faults as findings, and a note if the
+// object needs code. Fails only if the source does.
 Status VerifyComposedTensors(const FormatReader& reader, VerifyReport* report);
 
 }  // namespace haulway::torch

@@ -207,6 +207,11 @@ class ZipCheckpoint : public FormatReader {
         std::move(parsed->unsafe).In(place).Of(source()->name());
     Status status = Resolve("data/", "");
     if (!status.ok()) return std::move(status).In(place);
+    if (index_.format == Format::kTorchScript) {
+      // Only torch.jit.load() makes the module; the object here is its weights.
+      index_.flat = true;
+      index_.root = Value();
+    }
     return Status();
   }
 
@@ -447,6 +452,22 @@ Result<std::shared_ptr<const zip::Archive>> OpenForReport(
   return std::shared_ptr<const zip::Archive>();
 }
 
+// Adds the name of a tensor to each finding in its storage.
+void NameTensors(const CheckpointIndex& index, VerifyReport* report) {
+  for (Finding& finding : report->findings) {
+    if (!finding.byte.has_value()) continue;
+    const auto entry =
+        std::ranges::find_if(index.entries, [&](const Entry& one) {
+          const uint32_t row = index.tensors[one.tensor].storage;
+          return row != kNoStorage &&
+                 index.storages[row].frame_offset <= *finding.byte &&
+                 *finding.byte < index.storages[row].frame_end;
+        });
+    if (entry == index.entries.end()) continue;
+    finding.message += fmt::format("; in tensor {}", Quote(entry->name));
+  }
+}
+
 }  // namespace
 
 bool IsZip(std::span<const std::byte> head) {
@@ -494,6 +515,7 @@ Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
   const auto reader = ZipCheckpoint::Open(archive, options.open);
   if (reader.ok()) {
     report.format = (*reader)->index().format;
+    NameTensors((*reader)->index(), &report);
     // If there are findings, damaged bytes were already reported.
     if (report.ok) HAULWAY_TRY(VerifyComposedTensors(**reader, &report));
   } else if (IsOfSource(reader.status())) {

@@ -177,6 +177,7 @@ class Resolver {
   struct Pending {
     Value value;
     std::string_view path;
+    bool is_inner;
   };
 
   // Returns the memory limit of names and shapes. A short pickle may mention
@@ -210,10 +211,12 @@ class Resolver {
     index_.tensors.reserve(index_.storages.capacity());
     visited_.clear();
     pending_.clear();
+    is_inner_ = false;
     Push(index_.root, "");
     while (!pending_.empty()) {
       const Pending next = pending_.back();
       pending_.pop_back();
+      is_inner_ = next.is_inner;
       HAULWAY_TRY(Visit(next.value, next.path));
       if (cut_ || held_bytes() > most_bytes_) {
         return Status(Code::kLimit,
@@ -227,7 +230,7 @@ class Resolver {
 
   void Push(const Value& value, std::string_view path) {
     if (value.kind() >= Kind::kTuple && !value.is(Kind::kGlobal)) {
-      pending_.push_back({value, path});
+      pending_.push_back({value, path, is_inner_});
     }
   }
 
@@ -240,6 +243,7 @@ class Resolver {
   }
 
   void AddEntry(std::string_view path, uint32_t tensor) {
+    if (is_inner_) return;
     entries_.push_back({path.empty() ? "tensor" : path, tensor});
   }
 
@@ -341,6 +345,11 @@ class Resolver {
       return Status();
     }
     if (!visited_.insert(&object).second) return Status();
+    // Where the processes of a distributed tensor are: no tensor of the user.
+    is_inner_ =
+        is_inner_ ||
+        (object.callable != nullptr && object.callable->name == "DeviceMesh" &&
+         object.callable->module == "torch.distributed.device_mesh");
     HAULWAY_TRY(CheckCall(kind, Arguments(object.args).items(), object.byte));
     const size_t mark = Mark();
     if (object.args.is_sequence()) PushItems(object.args.sequence(), path);
@@ -692,6 +701,7 @@ class Resolver {
   bool cut_ = false;
   const Paths* paths_ = nullptr;
   LongVector<Entry> entries_;
+  bool is_inner_ = false;  // What is visited is part of a mesh.
   std::vector<Pending> pending_;
   std::unordered_set<const void*> visited_;
   std::unordered_map<uint32_t, uint32_t> storage_tensors_;

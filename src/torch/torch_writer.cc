@@ -156,7 +156,7 @@ class DictPickle {
         SizesOf(tensor.shape),
         SizesOf(tensor.view.has_value() ? tensor.view->strides
                                         : DenseStrides(tensor.shape)),
-        Value::Bool(false),
+        Value::Bool(tensor.requires_grad),
         Value::Of(Kind::kOrderedDict, arena_.New<Mapping>())};
     if (is_new) {
       args.push_back(

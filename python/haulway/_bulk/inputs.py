@@ -35,9 +35,9 @@ from typing import NamedTuple
 
 from .. import _haulway
 from .._errors import ArgumentTypeError, CorruptError, Error, NotFoundError, make_error
-from .._reading.source import path_of
+from .._reading.source import parts_of, path_of
 
-_INDEX = ".index.json"
+_INDEX = re.compile(r".*\.index(\.[^.]+)?\.json", re.DOTALL)
 # Files whose presence makes a folder a torch.distributed.checkpoint directory.
 # If both exist, the first is opened.
 _DIRECTORY = (".metadata", "__0.metadata")
@@ -249,7 +249,9 @@ def _entries(folder, taken):
         for entry in entries:
             # Links to folders are not followed, as in all of Haulway.
             if entry.is_dir(follow_symlinks=False):
-                yield entry.path, True
+                # `haulway scan` passes it over, too.
+                if taken != EVERY or entry.name != ".git":
+                    yield entry.path, True
             elif not _is(entry.is_dir) if taken == EVERY else _is(entry.is_file):
                 if is_taken(entry.path):
                     yield entry.path, False
@@ -372,8 +374,8 @@ def _read_index(path):
 
 def stamp_of(name, status=None):
     """Returns the stamp of a local file, which changes when the file does: size
-    and modification time and, for an index or a directory, a digest of the
-    sizes and times of all its files. Raises OSError.
+    and modification time and, for an index, a directory or a part of a model, a
+    digest of the sizes and times of all other files. Raises OSError.
 
     status: the result of os.stat(); None: not called yet.
     """
@@ -385,10 +387,12 @@ def stamp_of(name, status=None):
         stamp["size"] = 0
     elif last in _DIRECTORY:
         beside = sorted(set(os.listdir(folder or ".")) - {last})
-    elif last.endswith(_INDEX):
+    elif _INDEX.fullmatch(last):
         beside = sorted(shards_of(_read_index(name)))
     else:
-        return stamp
+        beside = [part for part in parts_of(last) if part != last]
+        if not beside:
+            return stamp
     digest = hashlib.sha256()
     for part in beside:
         try:

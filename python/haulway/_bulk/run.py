@@ -280,7 +280,8 @@ class _Run:
         for one, _, _ in inputs:
             self._finish(one, {
                 "input": one.name, "stamp": None, "seconds": 0.0,
-                "result": None, "exit": FAILED, "error": {
+                "result": None, "exit": VERBS[self._verb].unread or FAILED,
+                "error": {
                     "code": "kInternal",
                     "message": f"tried twice: {error or type(error).__name__}; "
                     f"of {one.name}",
@@ -289,7 +290,7 @@ class _Run:
             })
 
     def _fail(self, one, error):
-        told, code = error_of(error)
+        told, code = error_of(error, self._verb)
         self._finish(one, {
             "input": one.name, "stamp": None, "seconds": 0.0, "result": None,
             "error": told, "exit": code,

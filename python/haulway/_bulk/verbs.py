@@ -20,7 +20,7 @@ from typing import NamedTuple
 from .. import _haulway
 from .._config import config
 from .._errors import Error, InternalError, InvalidArgumentError, OptionError
-from .._options import OPENING, names, writing_of
+from .._options import NAMING, OPENING, names, writing_of
 from .._reading.call import Reading
 from .._reading.compare import COMPARING, manifest
 from .._reading.report import VERIFYING, scan
@@ -29,7 +29,7 @@ from .._writing.call import Writing
 from .._writing.convert import convert
 from .inputs import CHECKPOINTS, EVERY, WHOLE, is_url, stamp_of
 
-DONE, FOUND, FAILED = 0, 1, 2
+DONE, FOUND, FAILED, UNREAD = 0, 1, 2, 5
 # The worker reports progress within inputs of at least this many bytes; smaller
 # ones finish before the message would be read.
 _TOLD_BYTES = 16 << 20
@@ -62,6 +62,7 @@ class Verb(NamedTuple):
     taken: what folders give, as for expand().
     uses_threads: the verb can work on a large file with several threads.
     exit_of: returns the exit code of a result.
+    unread: the exit code of an input with an error, if it is one of its own.
     order: the exit codes, from best to worst.
     """
 
@@ -70,6 +71,7 @@ class Verb(NamedTuple):
     taken: str = CHECKPOINTS
     uses_threads: bool = False
     exit_of: object = lambda result: DONE
+    unread: int | None = None
     order: tuple = (DONE, FOUND, FAILED)
 
 
@@ -96,8 +98,8 @@ def _scan(name, item, options, threads, progress):
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             return {
                 "file": name, "verdict": "UNKNOWN", "safe": False,
-                "reason": "not a regular file", "byte": None, "pickles": [],
-                "findings": [],
+                "reason": "not a regular file", "byte": None,
+                "readable": True, "pickles": [], "findings": [],
             }
     return scan(name, **options).to_dict()
 
@@ -129,14 +131,15 @@ def _info(name, item, options, threads, progress):
 # Exit codes by the verdicts of verify and scan.
 _OF_VERIFY = {True: DONE, None: DONE, False: FOUND}
 _OF_SCAN = {"SAFE": DONE, "UNKNOWN": FAILED, "UNSAFE": FOUND}
-_PER_RUN = {"progress", "stats", "threads"}
-_READ = frozenset({*OPENING, "retries"})
+# Every checkpoint in a folder is an input, so none is chosen.
+_PER_RUN = {"progress", "stats", "threads", *NAMING}
+_READ = frozenset({*OPENING, "retries"}) - _PER_RUN
 VERBS = {
     "scan": Verb(
         _scan, _READ | {"allow", "allowed"}, taken=EVERY,
         exit_of=lambda result: _OF_SCAN[result["verdict"]],
         # As in `haulway scan`, UNSAFE is worse than UNKNOWN.
-        order=(DONE, FAILED, FOUND),
+        unread=UNREAD, order=(DONE, FAILED, UNREAD, FOUND),
     ),
     "verify": Verb(
         _verify, _READ | frozenset(VERIFYING) - _PER_RUN, taken=WHOLE,
@@ -245,7 +248,7 @@ def _run_one(task, item, tell):
         record["result"] = result
         record["exit"] = verb.exit_of(result)
     except Exception as error:  # The other inputs must still be processed.
-        record["error"], record["exit"] = error_of(error)
+        record["error"], record["exit"] = error_of(error, task.verb)
     record["seconds"] = round(time.monotonic() - start, 6)
     return record
 
@@ -275,8 +278,11 @@ def _teller(tell, stamp):
     return progress
 
 
-def error_of(error):
-    """Returns (the `error` of a record, its exit code) for an exception."""
+def error_of(error, verb=None):
+    """Returns (the `error` of a record, its exit code) for an exception.
+
+    verb: that of the input that has the error.
+    """
     if not isinstance(error, Error):
         if isinstance(error, OSError) and error.filename is not None:
             what = (f"cannot use '{os.fsdecode(error.filename)}': "
@@ -289,4 +295,5 @@ def error_of(error):
         else:
             error = InternalError(f"{type(error).__name__}: {error}")
     told = {"code": error.code, "message": error.message, "byte": error.byte}
-    return told, FOUND if error.code in _FAULTS else FAILED
+    unread = verb and VERBS[verb].unread
+    return told, unread or (FOUND if error.code in _FAULTS else FAILED)

@@ -134,19 +134,24 @@ class Reading:
         if self.io == "auto" and self.mmap is None and mapped:
             self.io = "mmap" if are_files(path) else self.io
         source = open_source(
-            path, self.io == "mmap", self.mmap_flags, self.remote
+            path, self.io == "mmap", self.mmap_flags, self.remote, self.variant
         )
         self.source_name = source.name
         return source
 
-    def open(self, path, mapped=False):
-        """Opens the library's checkpoint."""
-        return self.open_with_source(path, mapped)[0]
+    def open(self, path, mapped=False, names=None):
+        """Opens the library's checkpoint.
 
-    def open_with_source(self, path, mapped=False):
+        names: a name filter: only shards with names that it mentions matter.
+        """
+        return self.open_with_source(path, mapped, names)[0]
+
+    def open_with_source(self, path, mapped=False, names=None):
         """Returns (the open checkpoint, its source)."""
         source = self.source(path, mapped)
-        core = _haulway.open_checkpoint(source, self.opening(), self.retries)
+        core = _haulway.open_checkpoint(
+            source, self.opening(), self.retries, names
+        )
         if log := debug_log():
             self._log_opened(log, core, source)
         return core, source

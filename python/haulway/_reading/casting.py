@@ -27,6 +27,7 @@ class Casting:
     def __init__(self, core, dtype, rows=None):
         self.dtype = dtype
         self._core = core
+        wanted = None if rows is None else set(rows)
         kinds = {}
         for row in range(core.tensor_count()):
             info = core.tensor(row)
@@ -37,6 +38,8 @@ class Casting:
                 )
             if info.storage is None:
                 continue
+            if wanted is None or info.storage in wanted:
+                core.check_cast(row)
             # A storage that is an object itself is not cast.
             kind = None if info.kind == "storage" else info.dtype
             kinds.setdefault(info.storage, set()).add(kind)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from .. import _haulway
 from .._describing import bytes_text, counted, described, public, shown, table
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, UnknownNameError
 from .._log import debug_log
 from .._making.assemble import maker
 from .._making.objects import DescribingFactory
@@ -131,7 +131,9 @@ class Checkpoint(Mapping):
         core = self._open()
         row = core.find(name) if isinstance(name, str) else None
         if row is None:
-            raise KeyError(name)
+            hint = core.hint(name) if isinstance(name, str) else ""
+            raise UnknownNameError(f"no tensor {name!r}{hint}",
+                                   "kInvalidArgument")
         return core.tensor(row)
 
     @property

@@ -7,7 +7,7 @@ import contextlib
 from .._making.assemble import maker
 from .._options import READING, one_of
 from .call import Reading, check_framework, reads
-from .select import choose
+from .select import choose, matcher
 
 
 @reads(READING)
@@ -30,7 +30,7 @@ def iterate(path, framework=None, *, include=None, exclude=None, order="plan",
     make = maker(check_framework(framework), device)
     order = one_of("plan", "completion")("order", order)
     reading = Reading("iterate", options)
-    core = reading.open(path)
+    core = reading.open(path, names=matcher(include, exclude))
     return tensors(core, choose(core, include, exclude), make, reading, order)
 
 

@@ -7,7 +7,7 @@ from .._importing import importing
 from .._making.assemble import maker, tensors_by_name
 from .._options import READING
 from .call import Reading, check_framework, reads
-from .select import choose, float_name, storages_of
+from .select import choose, float_name, matcher, storages_of
 
 
 @reads(READING)
@@ -16,9 +16,10 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
     """Loads a checkpoint: the object that was saved, with its tensors.
 
     Returns what torch.load(weights_only=True) would return; tied tensors stay
-    tied and views stay views. With NumPy, tensors are arrays, and everything
-    that only torch has (sparse tensors, dtypes) is described by PickledObject
-    and GlobalName.
+    tied and views stay views. For TorchScript, whose module only torch.jit.load()
+    makes, it returns the tensors as a flat dict by name. With NumPy, tensors
+    are arrays, and everything that only torch has (sparse tensors, dtypes) is
+    described by PickledObject and GlobalName.
 
     path: a path, bytes, a binary file object, read from its position, or a
         list of them, which then form one checkpoint: a dict of the tensors of
@@ -68,7 +69,9 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
                 "kInvalidArgument",
             )
         return load_shared(path, framework, include, exclude, reading)
-    core = reading.open(path)
+    # A cast looks for scales in every shard.
+    names = matcher(include, exclude) if dtype is None else None
+    core = reading.open(path, names=names)
     if include is None and exclude is None:
         core.check_object()
     if dtype is not None:

@@ -83,6 +83,7 @@ class _Place:
         self.info = info
         # (address, bytes, dtype) if it can be filled in place, else None.
         self.direct = None
+        self.casts = False  # Whether the target is of another dtype.
         # Whether it is GPU memory with the size of a whole storage.
         self.is_storage_on_gpu = False
         if _is_torch(value):
@@ -105,6 +106,8 @@ class _Place:
                in zip(tensor.shape, tensor.stride())):
             raise _refused(name, "has elements that share memory: it is expanded")
         self.shape = tuple(tensor.shape)
+        dtype = name_of_torch(tensor.dtype)
+        self.casts = dtype != self.info.dtype
         if (
             tensor.device.type not in ("cpu", "cuda")
             or type(tensor) not in (torch.Tensor, torch.nn.Parameter)
@@ -113,7 +116,6 @@ class _Place:
             or tensor.is_neg()
         ):
             return
-        dtype = name_of_torch(tensor.dtype)
         if tensor.device.type == "cuda":
             self.is_storage_on_gpu = (
                 dtype == self.info.dtype
@@ -141,6 +143,7 @@ class _Place:
                 name,
                 f"is of {array.dtype}, to which NumPy casts no {stored}",
             )
+        self.casts = array.dtype != stored
         if not array.flags.c_contiguous or not array.dtype.isnative:
             return
         dtype = name_of_numpy(array.dtype)
@@ -287,6 +290,8 @@ def load_into(target, path, strict=True, *, prefix="", **options):
                 "kInvalidArgument",
             )
         place = _Place(value, name, info)
+        if place.casts:
+            core.check_cast(row)
         if not _fits(tuple(info.shape), place.shape):
             problems.append(
                 f"size mismatch for {name}: copying a param with shape "

@@ -116,7 +116,10 @@ def get(url, path, *, verify=False, **options):
 
 
 def _check(path, opening, threads):
-    report = _haulway.verify(open_source(path), opening, threads, None)
+    # A download is of one file.
+    report = _haulway.verify(
+        open_source(path), {**opening, "alone": True}, threads, None
+    )
     if report["ok"]:
         return
     found = report["findings"][0]

@@ -21,9 +21,9 @@ from .. import _haulway
 from .._describing import counted, described, public, shown, table
 from .._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
 from .._importing import imported
-from .._options import OPENING, READING, names
+from .._options import NAMING, OPENING, READING, names
 from .call import Reading, reads
-from .source import folder_of, naming, open_source, path_of
+from .source import folder_of, naming, open_source, parts_of, path_of
 
 # In order, the worst last.
 _VERDICTS = ("SAFE", "UNKNOWN", "UNSAFE")
@@ -130,7 +130,7 @@ def verify(path, lenient=None, *, manifest=None, **options):
     its data is listed as unchecked. `notes` are sentences about faults that
     change nothing for readers, such as the total_size of an index.
 
-    For a folder without a manifest, every regular file in it and in its
+    For a folder without manifest or variant, every regular file in it and in its
     subfolders is checked, and the report lists them as `files`, each with a
     report of its own. For a file that is not a checkpoint `ok` is None and
     `reason` says so. Each finding and each unchecked part then names its
@@ -143,7 +143,7 @@ def verify(path, lenient=None, *, manifest=None, **options):
     """
     reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
     folder = folder_of(path)
-    if folder is not None and manifest is None:
+    if folder is not None and manifest is None and not reading.variant:
         return as_report(_verify_folder(folder, reading))
     report = _haulway.verify(
         reading.source(path), reading.opening(), reading.threads,
@@ -232,7 +232,7 @@ def _size_of(path):
         if name in ("", ".metadata", "__0.metadata"):
             with os.scandir(folder) as parts:
                 return sum(one.stat().st_size for one in parts if one.is_file())
-        return os.stat(path).st_size
+        return sum(os.stat(part).st_size for part in parts_of(path))
     except OSError:
         return 0
 
@@ -265,7 +265,13 @@ def _verify_found(path, reading, before, total):
     return empty if found is None else found
 
 
-@reads(OPENING)
+# In a folder every file is scanned.
+SCANNING = {
+    name: option for name, option in OPENING.items() if name not in NAMING
+}
+
+
+@reads(SCANNING)
 def scan(path, *, allowed=(), allow=(), **options):
     """Returns whether a file would run code in programs that read it.
 
@@ -276,15 +282,16 @@ def scan(path, *, allowed=(), allow=(), **options):
     proven.
 
     path: a path, bytes, a binary file object, read from its position, or a
-        list of paths. In a folder every file is scanned.
+        list of paths. In a folder every file is scanned, but those in `.git`.
     allow: names that may occur in pickles, as "module.name"; `allowed` and
         safe_globals are the same.
     OPTIONS
 
     Returns a report with `verdict` ("SAFE", "UNSAFE", "UNKNOWN"), `safe` (true
     only for SAFE; also the truth value of the report), `reason`, `byte`,
-    `pickles` (each with member, globals, opcodes) and `findings`. For several
-    files the verdict is the worst one, and `files` has a report of each.
+    `readable` (false if the file could not be read), `pickles` (each with
+    member, globals, opcodes) and `findings`. For several files the verdict is
+    the worst one, and `files` has a report of each.
 
     Raises Error only if a file cannot be read at all, and ArgumentTypeError
     for an unknown option.
@@ -296,7 +303,7 @@ def scan(path, *, allowed=(), allow=(), **options):
                 "safe_globals", options.get("safe_globals") or ()
             )
         ]
-    reading = Reading("scan", options, OPENING)
+    reading = Reading("scan", options, SCANNING)
     # The verdict must not depend on which modules are imported.
     opening = reading.opening(torch_too=False)
     if not isinstance(path, (str, os.PathLike, list, tuple)):
@@ -340,6 +347,7 @@ def _of_several(path, files):
         safe=worst is not None and worst.safe,
         reason=reason,
         byte=None if worst is None else worst.byte,
+        readable=all(report.readable for report in files),
         pickles=[pickle for report in files for pickle in report.pickles],
         findings=[found for report in files for found in report.findings],
         files=files,

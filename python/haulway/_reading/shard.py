@@ -44,12 +44,15 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
     make = maker(check_framework(framework))
     dtype = None if dtype is None else float_name(dtype)
     reading = Reading("shard", options)
-    core = reading.open(path)
+    names = matcher(include, exclude) if dtype is None else None
+    core = reading.open(path, names=names)
     chosen = make.with_meta(choose(core, include, exclude))
     requests, infos, made = {}, {}, {}
     for one in chosen:
         if one.row in infos or one.row in made:
             continue
+        if dtype is not None:
+            core.check_cast(one.row)
         index = _haulway.shard_index(one.info.shape, dim, rank, world)
         part = part_of(one.row, one.info, index, dtype)
         if one.info.storage is None:
@@ -111,7 +114,7 @@ def plan_reads(path, include=None, exclude=None, slices=None, **options):
     core = reading.open(path)
     slices = dict(slices or {})
     only_slices = slices and include is None and exclude is None
-    chosen = matcher(include, exclude)
+    wanted_names = {one.name for one in choose(core, include, exclude)}
     requests = []
     for one in choose(core):
         wanted = None
@@ -126,13 +129,14 @@ def plan_reads(path, include=None, exclude=None, slices=None, **options):
             wanted, *_ = _haulway.select(
                 items, one.info.shape, one.info.strides
             )
-        elif only_slices or (chosen and not chosen.matches(one.name)):
+        elif only_slices or one.name not in wanted_names:
             continue
         if one.info.storage is not None:
             requests.append(TensorRequest(one.row, wanted))
     if slices:
+        name = next(iter(slices))
         raise UnknownNameError(
-            f"no tensor {next(iter(slices))!r}; of {reading.source_name}",
+            f"no tensor {name!r}{core.hint(name)}; of {reading.source_name}",
             "kInvalidArgument",
         )
     planned = _haulway.plan_tensors(

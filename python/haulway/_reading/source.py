@@ -11,6 +11,7 @@ import contextlib
 import io
 import mmap
 import os
+import re
 import stat
 import sys
 import warnings
@@ -120,6 +121,20 @@ def folder_of(file):
     return path if _haulway.is_folder(path) else None
 
 
+_PART = re.compile(r"(.*)-\d{5}-of-(\d{5})(\.gguf)", re.DOTALL | re.IGNORECASE)
+
+
+def parts_of(path):
+    """Returns the paths of all parts of a model, if the path is named as one of
+    them and opens the others; of any other path, the path."""
+    part = _PART.fullmatch(path)
+    if part is None:
+        return [path]
+    stem, count, ending = part.groups()
+    return [f"{stem}-{i:05}-of-{count}{ending}"
+            for i in range(1, int(count) + 1)]
+
+
 def _is_ours(module):
     return module == "haulway" or module.startswith("haulway.")
 
@@ -146,7 +161,8 @@ def remote_of(values):
     return {**told, "retries": values["retries"]}
 
 
-def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
+def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None,
+                variant=""):
     """Opens a path, bytes, a file object from its position on, or a list of
     them, which then form one checkpoint.
 
@@ -160,13 +176,19 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
 
     flags: flags of the mapping, if the file is to be mapped.
     remote: the result of remote_of(); None: the configured options.
+    variant: the option of this name.
     """
     shared = flags == mmap.MAP_SHARED
     if is_path(file):
-        return _open_path(path_of(file), mapped, shared, remote)
+        return _open_path(path_of(file), mapped, shared, remote, variant)
     if isinstance(file, (list, tuple)):
         return _haulway.list_sources(
-            [open_source(one, mapped, flags, remote) for one in file]
+            [open_source(one, mapped, flags, remote, variant) for one in file]
+        )
+    if variant:
+        raise InvalidArgumentError(
+            "a variant is chosen in a folder, and this is a "
+            f"{type(file).__name__}", "kInvalidArgument",
         )
     is_bytes = isinstance(file, (bytes, bytearray, memoryview))
     check_binary(file, "rb")
@@ -252,11 +274,12 @@ def _check_position(file):
         )
 
 
-def _open_path(path, mapped, shared, remote=None):
+def _open_path(path, mapped, shared, remote=None, variant=""):
     if remote is None:
         remote = remote_of(resolve("load")[0]) if "://" in path else {}
     return _haulway.open_source(
-        path, mapped, remote, write_through=mapped and shared
+        path, mapped, remote, write_through=mapped and shared,
+        variant=variant or "",
     )
 
 

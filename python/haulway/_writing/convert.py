@@ -126,7 +126,8 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     dtype = None if dtype is None else dtype_name(dtype)
     select, renaming = matcher(include, exclude), _renaming(rename)
     with naming("src"):
-        source = reading.open(src)
+        # A cast looks for scales in every shard.
+        source = reading.open(src, names=select if dtype is None else None)
     done = _haulway.convert(
         source, path_of(dst, "dst"), to, dtype, select, renaming,
         metadata, reading.remote, writing.overwrite,

@@ -37,6 +37,10 @@ def prepare(obj, target, format, writing, copy):
             check_strings(metadata)
     torch = sys.modules.get("torch")
     names, leaves = list(obj), list(obj.values())
+    if format == "safetensors" and torch is not None and any(
+            isinstance(leaf, torch.Tensor) for leaf in leaves):
+        # transformers reads no file without it.
+        metadata = {"format": "pt", **(metadata or {})}
     for name, leaf in zip(names, leaves):
         _check(torch, format, name, leaf)
     dropped, report = settle(

@@ -254,6 +254,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             if target.type != "cpu":
                 tensor = tensor.to(target)
         if self._dtype is not None and tensor.is_floating_point():
+            self._open().check_cast(row)
             tensor = tensor.to(self._dtype)
         if self._types[row] == TensorType.BUFFER:
             return tensor

@@ -143,7 +143,7 @@ def _load(f, map_location, pickle_module, weights_only, encoding, reading,
     if core.format == "torchscript":
         raise UnsupportedError(
             "Cannot use ``weights_only=True`` with TorchScript archives passed "
-            "to ``torch.load``; haulway.open() reads their weights",
+            "to ``torch.load``; haulway.load() returns their weights",
             "kUnsupported",
         )
     if mapped and core.format != "torch":

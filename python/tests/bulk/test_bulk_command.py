@@ -4,6 +4,7 @@ work."""
 import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -15,7 +16,9 @@ import torch
 
 import haulway
 from bulk_files import add_faults, damage, make_files
+from haulway._bulk.command import options_of
 from haulway._bulk.progress import ProgressLine, line_of
+from haulway._bulk.verbs import VERBS
 
 BY_PYTHON = [sys.executable, "-c", "from haulway._command import main; main()"]
 
@@ -123,7 +126,7 @@ def test_without_the_package_it_says_where_that_is(program, tmp_path, monkeypatc
                               capture_output=True, text=True)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1
-        assert "expected `pip install haulway`" in done.stderr
+        assert "expected the wheel of this release" in done.stderr
         assert json.loads(done.stdout)["error"]["code"] == "kUnsupported"
 
 
@@ -212,7 +215,7 @@ def test_what_the_system_refuses_is_named(run, tmp_path):
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [
     "bulk verify in", "bulk info in --json", "bulk info none", "ls in/model-000.pt",
-    "bulk info none --json", "info in/model-000.pt --json", "--help",
+    "bulk info none --json", "scan in", "info in/model-000.pt --json", "--help",
 ])
 def test_output_that_cannot_be_written_is_named(tmp_path, words, unbuffered):
     make_files(tmp_path / "in", 1)
@@ -269,12 +272,34 @@ def test_only_results_are_on_standard_output(run, tmp_path, monkeypatch):
     assert "(raylet)" in done.stderr and "and Python" in done.stderr
 
 
-def test_verbs_refuse_the_options_of_others_by_their_flags(run):
+def test_verbs_refuse_the_options_of_others_by_their_flags(run, tmp_path):
+    groups = run("bulk", "--help").stdout.split("[Option Group: ")
+    for group in groups[1:]:
+        title = group.partition("]")[0]
+        those = title.removeprefix("For ").split(" and ")
+        for flag in re.findall(r"^ .*--([a-z0-9-]+)", group, re.M):
+            for verb in VERBS:
+                request = {"verb": verb, "headers": [], "options": {flag: ["1"]}}
+                try:
+                    options_of(request)
+                    is_taken = True
+                except haulway.InvalidArgumentError as error:
+                    is_taken = "has no option" not in error.message
+                except (OSError, KeyError):
+                    is_taken = True
+                assert is_taken == (title == those[0] or verb in those), flag
     done = run("bulk", "scan", ".", "--exclude", "x", code=4)
     assert done.stderr == ("haulway: bulk scan has no option --exclude, but bulk "
                            "manifest, convert has\n")
     assert run("bulk", "scan", ".", "-o", "x", code=4).stderr.endswith(
         "no option --out, but bulk convert has\n")
+
+
+def test_a_directory_is_a_format_to_convert_to(run, tmp_path):
+    make_files(tmp_path / "in", 1)
+    run("bulk", "convert", "in", "--to", "torch-dcp", "-o", "out")
+    (out,) = (tmp_path / "out").iterdir()
+    assert (out / ".metadata").exists()
 
 
 def test_a_journal_that_cannot_be_written_is_named(command, tmp_path):

@@ -101,7 +101,7 @@ def test_values_of_metadata_are_kept_or_told(tmp_path):
     report = haulway.convert(tmp_path / "a.gguf", tmp_path / "b.safetensors")
     assert [row.name for row in report.left_out] == ["n", "flags"]
     assert haulway.open(tmp_path / "b.safetensors").metadata == {
-        "general.architecture": "x"
+        "format": "pt", "general.architecture": "x"
     }
 
 
@@ -619,8 +619,8 @@ def test_a_folder_gets_the_names_of_huggingface(tmp_path, run):
     done = json.loads(run("convert", source, model, "--to", "safetensors",
                           "--json").stdout)
     assert done["files"] == [f"{model}/model.safetensors"]
-    assert sorted(os.path.basename(path) for path in done["removed"]) == [
-        *shards, "model.safetensors.index.json"]
+    assert [os.path.basename(path) for path in done["removed"]] == [
+        "model.safetensors.index.json", *reversed(shards)]
     assert sorted(os.listdir(model)) == [
         "config.json", "model-1-of-3.safetensors", "model.safetensors"]
     same(state, safetensors.torch.load_file(model / "model.safetensors"))
@@ -728,3 +728,58 @@ def test_standard_output_is_one_file(run, tmp_path):
     done = run("convert", "a.safetensors", "-", "--to", "torch-dcp", code=2)
     assert "'-' cannot be a directory" in done.stderr
     assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+@pytest.mark.parametrize("change", [
+    lambda path, out: haulway.convert(path, out),
+    lambda path, out: haulway.edit(path, dtype="f16", out=out),
+    lambda path, out: haulway.repair(path, out),
+])
+def test_requires_grad_goes_along(tmp_path, change):
+    state = {"w": torch.ones(3, requires_grad=True), "b": torch.zeros(2),
+             "v": torch.ones(2, dtype=torch.float64, requires_grad=True)}
+    torch.save(state, tmp_path / "a.pt")
+    change(tmp_path / "a.pt", tmp_path / "b.pt")
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert {name: one.requires_grad for name, one in found.items()} == {
+        name: one.requires_grad for name, one in state.items()}
+
+
+FRAMEWORK = {"w": numpy.ones(3, "float32")}
+
+
+@pytest.mark.parametrize("ending", ["pt", "npz", "tensors", "gguf", "dcp/"])
+@pytest.mark.parametrize("metadata, wanted", [
+    (None, "pt"), ({"by": "me"}, "pt"), ({"format": "mlx"}, "mlx"),
+])
+def test_transformers_reads_every_safetensors_file(tmp_path, ending, metadata,
+                                                   wanted):
+    options = {"metadata": {"general.architecture": "x"}} if (
+        ending == "gguf") else {}
+    path = tmp_path / f"a.{ending}"
+    if ending == "dcp/":
+        haulway.save(FRAMEWORK, tmp_path / "a.pt")
+        haulway.convert(tmp_path / "a.pt", path, to="torch-dcp")
+    else:
+        haulway.save(FRAMEWORK, path, **options)
+    options = {} if metadata is None else {"metadata": metadata}
+    haulway.convert(path, tmp_path / "b.safetensors", **options)
+    with safetensors.safe_open(tmp_path / "b.safetensors", "np") as file:
+        assert file.metadata()["format"] == wanted
+        assert (metadata or {}).items() <= file.metadata().items()
+    # A copy is a copy.
+    haulway.convert(tmp_path / "b.safetensors", tmp_path / "c.safetensors")
+    with safetensors.safe_open(tmp_path / "c.safetensors", "np") as file:
+        assert file.metadata()["format"] == wanted
+
+
+def test_saving_and_writing_torchs_tensors_note_the_framework(tmp_path):
+    haulway.save({"w": torch.ones(2)}, tmp_path / "a.safetensors")
+    haulway.save({"w": torch.ones(2)}, tmp_path / "b.safetensors",
+                 metadata={"by": "me"})
+    with haulway.writer(tmp_path / "c.safetensors") as out:
+        out.add("w", torch.ones(2))
+        out.commit()
+    for name in "abc":
+        with safetensors.safe_open(tmp_path / f"{name}.safetensors", "pt") as file:
+            assert file.metadata()["format"] == "pt"

@@ -198,7 +198,7 @@ def test_names_are_chosen(tmp_path, run):
     torch.save({"a": torch.ones(2), "b": torch.zeros(2)}, tmp_path / "b.pt")
     assert haulway.diff(tmp_path / "a.pt", tmp_path / "b.pt", include="a")
     assert haulway.diff(tmp_path / "a.pt", tmp_path / "b.pt", exclude="b")
-    with pytest.raises(haulway.NotFoundError, match="no tensor"):
+    with pytest.raises(haulway.NotFoundError, match="'c' matches no name"):
         haulway.diff(tmp_path / "a.pt", tmp_path / "b.pt", include="c")
     run("diff", "a.pt", "b.pt", "--include", "a")
     run("diff", "a.pt", "b.pt", "--include", "c", code=3)

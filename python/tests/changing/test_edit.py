@@ -147,7 +147,7 @@ def test_a_small_change_goes_to_the_new_file_as_well(tmp_path):
     before = path.read_bytes()
     haulway.edit(path, set={"k": "2"}, out=out)
     assert path.read_bytes() == before
-    assert haulway.open(out).metadata == {"k": "2"}
+    assert haulway.open(out).metadata == {"format": "pt", "k": "2"}
 
 
 def test_the_steps_of_everything(tmp_path):
@@ -334,10 +334,11 @@ def test_metadata_where_there_is_room_is_written_in_place(tmp_path):
     after = path.stat()
     assert second["in_place"] and second["written_bytes"] <= 512
     assert (before.st_ino, before.st_size) == (after.st_ino, after.st_size)
-    assert metadata(path) == {"step": "12", "note": "\u00e9"}
+    assert metadata(path) == {"format": "pt", "step": "12", "note": "\u00e9"}
     same(path, tensors())
     with safetensors.safe_open(path, "pt") as file:
-        assert file.metadata() == {"step": "12", "note": "\u00e9"}
+        assert file.metadata() == {
+            "format": "pt", "step": "12", "note": "\u00e9"}
         assert torch.equal(file.get_tensor("a"), tensors()["a"])
     # A header that outgrows its sector requires a rewrite.
     assert not haulway.edit(path, set={"long": "x" * 600})["in_place"]
@@ -463,9 +464,9 @@ def test_the_command(run, tmp_path):
     assert (found["tensors"], found["in_place"]) == (3, False)
     same(path, {"a": tensors()["a"], "b": torch.zeros(2), "c=d": torch.ones(1)})
     assert "in place" in run("edit", path, "--set", "k=w", "--dry-run").stdout
-    assert metadata(path) == {"k": "v"}
+    assert metadata(path) == {"format": "pt", "k": "v"}
     run("edit", path, "--set", "k=w")
-    assert metadata(path) == {"k": "w"}
+    assert metadata(path) == {"format": "pt", "k": "w"}
     assert "no tensor 'z*'" in run("edit", path, "--drop", "z*", code=3).stderr
 
 

@@ -267,3 +267,141 @@ def test_a_copy_adds_no_tensor_to_a_whole_index(tmp_path, ending):
     assert done and done.taken and "extra" not in done.kept
     assert all(one.name != "extra" for one in done.taken)
     check(tmp_path / "out.pt", NAMES)
+
+
+def shards(folder, ending):
+    """Writes the tensors as three shards and their index; returns the names of
+    the files, and those of the tensors in each."""
+    folder.mkdir()
+    files, where = [], {}
+    for i in range(3):
+        files.append(f"model-0000{i + 1}-of-00003{ending}")
+        some = {name: tensors()[name] for name in NAMES[2 * i:2 * i + 2]}
+        where |= dict.fromkeys(some, files[-1])
+        if ending == ".bin":
+            torch.save(some, folder / files[-1])
+        else:
+            safetensors.torch.save_file(some, folder / files[-1])
+    kind = "pytorch_model.bin" if ending == ".bin" else "model.safetensors"
+    (folder / f"{kind}.index.json").write_text(json.dumps({"weight_map": where}))
+    return files
+
+
+@pytest.mark.parametrize("fault", ["cut", "missing", "empty"])
+@pytest.mark.parametrize("ending", [".safetensors", ".bin"])
+def test_shards_that_are_whole_are_kept(tmp_path, run, ending, fault):
+    folder = tmp_path / "model"
+    path = folder / shards(folder, ending)[1]
+    if fault == "missing":
+        path.unlink()
+    else:
+        cut(path, 0 if fault == "empty" else path.stat().st_size - 19_200)
+    report = haulway.repair(folder, tmp_path / "out.safetensors")
+    assert not report and report.fault
+    whole = [NAMES[0], NAMES[1], NAMES[4], NAMES[5]]
+    more = [] if fault != "cut" else [one for one in NAMES if one in report.kept
+                                      and one not in whole]
+    assert report.kept == sorted(whole + more) and len(more) <= 1
+    assert all(path.name in one.why or fault == "cut" for one in report.lost)
+    check(tmp_path / "out.safetensors", report.kept)
+    # A copy gives what is lost, and nothing else.
+    other = {name: one + 1 for name, one in tensors().items()}
+    torch.save(other, tmp_path / "base.pt")
+    done = run("repair", folder, "all.pt", "--from", "base.pt", "--json")
+    said = json.loads(done.stdout)
+    assert said["kept"] == report.kept and said["lost"] == []
+    assert sorted(said["kept"] + [one["name"] for one in said["taken"]]) == NAMES
+
+
+def test_shards_of_a_damaged_copy_are_taken(tmp_path):
+    files = shards(tmp_path / "copy", ".safetensors")
+    (tmp_path / "copy" / files[2]).unlink()
+    path = write(tmp_path, "cut.safetensors")
+    cut(path, path.stat().st_size - 19_200 * 5)
+    report = haulway.repair(path, tmp_path / "out.pt", tmp_path / "copy")
+    assert [one.name for one in report.lost] == NAMES[4:]
+    assert report.kept == NAMES[:3]
+    assert [one.name for one in report.taken] == NAMES[3:4]
+    check(tmp_path / "out.pt", NAMES[:4])
+
+
+def header_of(path):
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+def with_header(path, header, data, padding=b""):
+    text = json.dumps(header).encode() + padding
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def number_in_metadata(header):
+    header["__metadata__"] = {"step": 5, "by": "me"}
+
+
+def metadata_of_another_kind(header):
+    header["__metadata__"] = [1, 2]
+
+
+def unknown_dtype(header):
+    header[NAMES[2]]["dtype"] = "F33"
+
+
+def wrong_shape(header):
+    header[NAMES[2]]["shape"] = [300, 33]
+
+
+def negative_offset(header):
+    header[NAMES[2]]["data_offsets"][0] = -5
+
+
+def no_tensor(header):
+    header["x"] = None
+
+
+def a_hole(header):
+    del header[NAMES[2]]
+
+
+@pytest.mark.parametrize("fault, lost", [
+    (number_in_metadata, []), (metadata_of_another_kind, []),
+    (unknown_dtype, [NAMES[2]]), (wrong_shape, [NAMES[2]]),
+    (negative_offset, [NAMES[2]]), (no_tensor, ["x"]), (a_hole, []),
+])
+def test_a_fault_beside_the_tensors_costs_none(tmp_path, run, fault, lost):
+    path = write(tmp_path, "a.safetensors")
+    header, data = header_of(path)
+    fault(header)
+    with_header(path, header, data)
+    report = haulway.repair(path, tmp_path / "out.safetensors")
+    assert report.fault and [one.name for one in report.lost] == lost
+    kept = [name for name in NAMES if name in header and name not in lost]
+    assert report.kept == kept
+    check(tmp_path / "out.safetensors", kept)
+    if fault is number_in_metadata:
+        assert [one.name for one in report.left_out] == ["step"]
+        with haulway.open(tmp_path / "out.safetensors") as file:
+            assert file.metadata["by"] == "me"
+    if lost == [NAMES[2]]:
+        torch.save(tensors(), tmp_path / "copy.pt")
+        run("repair", path, "all.safetensors", "--from", "copy.pt")
+        check(tmp_path / "all.safetensors", NAMES)
+
+
+def test_padding_of_any_kind(tmp_path):
+    path = write(tmp_path, "a.safetensors")
+    header, data = header_of(path)
+    with_header(path, header, data, bytes(20))
+    assert haulway.repair(path, tmp_path / "out.safetensors").kept == NAMES
+    check(tmp_path / "out.safetensors", NAMES)
+
+
+def test_two_tensors_in_the_same_bytes_are_none(tmp_path):
+    path = write(tmp_path, "a.safetensors")
+    header, data = header_of(path)
+    header[NAMES[3]]["data_offsets"] = header[NAMES[4]]["data_offsets"]
+    with_header(path, header, data)
+    report = haulway.repair(path, tmp_path / "out.safetensors")
+    assert [one.name for one in report.lost] == NAMES[3:5]
+    assert all("claims the same bytes" in one.why for one in report.lost)

@@ -1,5 +1,6 @@
 """A pattern or name that matches no tensor stops a change before it begins."""
 
+import inspect
 import json
 import os
 import re
@@ -107,15 +108,132 @@ def test_editing_says_which(path, run, options, words, said):
     assert os.listdir(path.parent) == ["a.safetensors"]
 
 
-@pytest.mark.parametrize("words", [
+VERBS = [
     ("ls",), ("ls", "--json"), ("load",), ("manifest",), ("plan-reads",),
-    ("manifest", "-o", "m.json"),
-    ("diff", "m.safetensors"),
-])
+    ("manifest", "-o", "m.json"), ("diff", "m.safetensors"),
+    ("convert", "m.npz"),
+]
+
+
+@pytest.mark.parametrize("words", VERBS)
 def test_a_verb_that_chooses_no_tensor_says_so(words, run, tmp_path):
     haulway.save({"a": numpy.zeros(2)}, tmp_path / "m.safetensors")
     verb, *more = words
-    done = run(verb, "m.safetensors", *more, "--include", "b*", code=3)
+    done = run(verb, "m.safetensors", *more, "--include", "*", "--exclude", "a",
+               code=3)
     assert "no tensor is chosen" in done.stderr
-    assert done.stderr.endswith("of m.safetensors\n")
+    if verb != "convert":
+        assert done.stderr.endswith("of m.safetensors\n")
     assert os.listdir(tmp_path) == ["m.safetensors"]
+
+
+# Every call with patterns. Where one of several files has what a pattern means,
+# as in bulk(), each file is asked.
+CALLS = {
+    "load": lambda path, **names: haulway.load(path, "numpy", **names),
+    "iterate": lambda path, **names: list(haulway.iterate(path, "numpy", **names)),
+    "shard": lambda path, **names: haulway.shard(
+        path, 0, 1, framework="numpy", **names),
+    "plan_reads": haulway.plan_reads,
+    "manifest": haulway.manifest,
+    "tensor_stats": haulway.tensor_stats,
+    "diff": lambda path, **names: haulway.diff(path, path, **names),
+    "convert": lambda path, **names: haulway.convert(
+        path, path.parent / "out.npz", **names),
+    "publish_file": lambda path, **names: haulway.publish_file(
+        "unmet", path, **names),
+}
+
+
+def test_no_call_is_forgotten():
+    takes = {name for name in haulway.__all__
+             if inspect.isfunction(getattr(haulway, name))
+             and "include" in inspect.signature(getattr(haulway, name)).parameters}
+    assert takes == CALLS.keys()
+
+
+@pytest.mark.parametrize("names", [
+    {"include": "modle.*"}, {"include": ["model.*", "modle.*"]},
+    {"include": ["model.*"], "exclude": "modle.*"}, {"exclude": "modle.*"},
+])
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_says_which_and_what_may_be_meant(path, call, names):
+    with pytest.raises(haulway.NotFoundError) as caught:
+        CALLS[call](path, **names)
+    said = str(caught.value)
+    assert "'modle.*' matches no name; did you mean 'model." in said
+    assert os.listdir(path.parent) == ["a.safetensors"]
+
+
+def test_shared_memory_is_asked_too(path):
+    with pytest.raises(haulway.NotFoundError, match="'modle' matches no name"):
+        haulway.load(path, "numpy", include="modle", destination="shm")
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_every_verb_says_which_and_what_may_be_meant(words, path, run):
+    verb, *more = words
+    more = [path if word == "m.safetensors" else word for word in more]
+    done = run(verb, path, *more, "--include", "modle.*", code=3)
+    assert "include 'modle.*' matches no name; did you mean 'model.a'?" in (
+        done.stderr)
+    assert os.listdir(path.parent) == ["a.safetensors"]
+
+
+# What names one tensor, in Python and in the command.
+NAMED = {
+    "open": lambda path, name: haulway.open(path)[name],
+    "get_slice": lambda path, name: haulway.open(path).get_slice(name),
+    "plan_reads": lambda path, name: haulway.plan_reads(
+        path, slices={name: slice(1)}),
+    "rename": lambda path, name: haulway.edit(path, rename={name: "x"}),
+    "drop": lambda path, name: haulway.edit(path, drop=name),
+    "dtype": lambda path, name: haulway.edit(path, dtype={name: "f16"}),
+    "replace": lambda path, name: haulway.edit(path, replace={name: path}),
+}
+WORDS = [("cat", "{name}"), ("edit", "--rename", "{name}=x"),
+         ("edit", "--drop", "{name}"), ("edit", "--set-dtype", "{name}=f16"),
+         ("plan-reads", "--slice", "{name}=0:1")]
+
+
+@pytest.mark.parametrize("call", NAMED)
+def test_a_name_that_is_nearly_a_tensors(path, call):
+    with pytest.raises(haulway.Error, match="did you mean 'model.a'"):
+        NAMED[call](path, "mdel.a")
+    with pytest.raises(haulway.Error) as caught:
+        NAMED[call](path, "something else")
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_the_command_knows_it_too(path, run, words):
+    verb, *more = words
+    done = run(verb, path, *(word.format(name="mdel.a") for word in more),
+               code=None)
+    assert done.returncode in (2, 3)
+    assert "did you mean 'model.a'?" in done.stderr
+
+
+@pytest.mark.parametrize("name, meant", [
+    ("x.safetensor", ".safetensors"), ("x.safetnsors", ".safetensors"),
+    ("x.ggfu", ".gguf"), ("x.tensor", ".tensors"), ("x.npx", ".npz"),
+])
+def test_an_ending_that_is_nearly_one_is_none(tmp_path, path, run, name, meant):
+    for write in (lambda out: haulway.save(STATE, out),
+                  lambda out: haulway.convert(path, out), haulway.writer):
+        with pytest.raises(haulway.InvalidArgumentError) as caught:
+            write(tmp_path / name)
+        assert "has no suffix of a writable format" in str(caught.value)
+    assert "did you mean '.np" in str(caught.value) or (
+        f"did you mean '{meant}'?" in str(caught.value))
+    assert "did you mean" in run("convert", path, name, code=2).stderr
+    assert not (tmp_path / name).exists()
+    haulway.save(STATE, tmp_path / name, format="safetensors")
+
+
+@pytest.mark.parametrize("name", ["x", "x.ckpt", "x.opt", "x.weights", "x.42",
+                                  "x.state", "x.pt.tmp", "x.p"])
+def test_other_endings_are_torchs(tmp_path, name):
+    haulway.save(STATE, tmp_path / name)
+    with haulway.open(tmp_path / name) as file:
+        assert file.format == "torch"

@@ -515,7 +515,7 @@ def test_no_report_overwrites_what_is_read(run, tmp_path):
     ["ls"], ["ls", "--stats"], ["load"], ["manifest"], ["plan"],
 ])
 def test_json_of_nothing_chosen_is_an_object_too(run, verb):
-    done = run(*verb, "small.pt", "--include", "none", "--json", code=3)
+    done = run(*verb, "small.pt", "--exclude", "*", "--json", code=3)
     found = json.loads(done.stdout)
     assert found["file"] == "small.pt" and "error" not in found
     assert "no tensor is chosen" in done.stderr

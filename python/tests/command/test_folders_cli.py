@@ -173,9 +173,9 @@ def test_what_cannot_be_written_to_standard_output_says_so(run, tmp_path, words)
 
 
 @pytest.mark.parametrize("words, said", [
-    (("ls", "--jsn", "x"), "no option '--jsn': did you mean '--json'?"),
-    (("ls", "x", "--inclde=*"), "no option '--inclde': did you mean '--include'?"),
-    (("ls", "x", "--keyfil", "k"), "no option '--keyfil': did you mean '--keyfile'?"),
+    (("ls", "--jsn", "x"), "no option '--jsn'; did you mean '--json'?"),
+    (("ls", "x", "--inclde=*"), "no option '--inclde'; did you mean '--include'?"),
+    (("ls", "x", "--keyfil", "k"), "no option '--keyfil'; did you mean '--keyfile'?"),
     (("ls", "x", "--nothing"), "no option '--nothing'"),
     (("info", "x", "y"), "unexpected argument 'y'"),
     (("convert", "x", "y.pt", "--dtype", "int8"),

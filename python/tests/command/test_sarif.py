@@ -99,7 +99,7 @@ def test_nothing_found_is_a_log_without_results(logged, small):
 
 
 def test_a_file_that_cannot_be_read_is_told(logged, small):
-    (ended,) = logged(small, "missing.pt", code=2)["invocations"]
+    (ended,) = logged(small, "missing.pt", code=5)["invocations"]
     assert not ended["executionSuccessful"]
     (told,) = ended["toolExecutionNotifications"]
     assert "missing.pt" in told["message"]["text"]

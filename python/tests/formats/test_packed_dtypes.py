@@ -53,7 +53,7 @@ def test_they_are_saved_loaded_cut_and_converted(tmp_path, format):
 def test_formats_that_lack_them_name_them(tmp_path, format):
     haulway.save({"e8m0": STATE["e8m0"]}, tmp_path / "m.pt")
     with pytest.raises(haulway.UnsupportedError,
-                       match="has no dtype F8_E8M0; in 'e8m0'"):
+                       match="has no dtype F8_E8M0: .*; in 'e8m0'"):
         haulway.convert(tmp_path / "m.pt", tmp_path / f"m.{format}")
     assert not (tmp_path / f"m.{format}").exists()
 

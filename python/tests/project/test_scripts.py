@@ -118,7 +118,7 @@ def test_the_tests_see_the_same_variables_everywhere():
         capture_output=True, text=True, check=True, env=kept | more).stdout
     seen = dict(line.split("=", 1) for line in said.splitlines())
     assert seen.pop("PWD") == str(ROOT)
-    for own in "_", "OLDPWD", "SHLVL":  # Of the shell.
+    for own in "_", "OLDPWD", "SHLVL":  # The shell sets them.
         seen.pop(own, None)
     assert seen == kept | {"LANG": "C.UTF-8"}
     assert "\nchoose_environment\n" in (ROOT / "scripts/test").read_text()

@@ -285,7 +285,7 @@ TABLES = {
     "load_into": (_options.READING, lambda path, **o: haulway.load_into(
         {"a": np.zeros(1)}, path, **o)),
     "verify": (report.VERIFYING, haulway.verify),
-    "scan": (_options.OPENING, haulway.scan),
+    "scan": (report.SCANNING, haulway.scan),
     "diff": (compare.DIFFING, lambda path, **o: haulway.diff(path, path, **o)),
     "manifest": (compare.COMPARING, haulway.manifest),
     "tensor_stats": (compare.MEASURING, haulway.tensor_stats),

@@ -258,3 +258,33 @@ def test_a_folder_below_pipes_does_not_wait(tmp_path):
         haulway.load(tmp_path)
     with pytest.raises(haulway.UnsupportedError, match="not a regular file"):
         haulway.load(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("call", [
+    lambda path, **names: haulway.load(path, "numpy", **names),
+    lambda path, **names: dict(haulway.iterate(path, "numpy", **names)),
+    lambda path, **names: haulway.shard(path, 0, 1, framework="numpy", **names),
+    lambda path, **names: haulway.load(
+        haulway.convert(path, path.parent / "out.npz", **names).files[0], "numpy"),
+])
+def test_a_missing_shard_that_is_not_wanted_is_not_missed(tmp_path, run, call):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    where = {}
+    for name in "abc":
+        haulway.save({f"{name}.w": numpy.full(3, ord(name))},
+                     folder / f"{name}.safetensors")
+        where[f"{name}.w"] = f"{name}.safetensors"
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": where}))
+    (folder / "b.safetensors").unlink()
+    for names in {"include": "a.*"}, {"include": "*", "exclude": "/b/"}:
+        if names["include"] == "a.*":
+            assert list(call(folder, **names)) == ["a.w"]
+        else:  # What is excluded is mentioned.
+            with pytest.raises(haulway.NotFoundError, match="b.safetensors"):
+                call(folder, **names)
+    run("load", folder, "--include", "[ac].*")
+    assert "b.w" not in run("ls", folder, "--include", "c.w").stdout
+    with pytest.raises(haulway.NotFoundError, match="b.safetensors"):
+        call(folder)

@@ -380,5 +380,5 @@ def test_a_checksum_of_the_store_is_compared(keys, monkeypatch, tmp_path, name,
         with pytest.raises(haulway.MismatchError, match=f"{name} is not that"):
             haulway.get("s3://bkt/k", tmp_path / "k")
         assert not (tmp_path / "k").exists()
-        stated[0] += "-2"  # Of the parts of an upload.
+        stated[0] += "-2"  # As for an upload in parts.
         haulway.get("s3://bkt/k", tmp_path / "k")

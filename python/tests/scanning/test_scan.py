@@ -689,7 +689,7 @@ def test_a_folder_never_blocks_or_stops(command, tmp_path):
     assert done.returncode == 2 and len(done.stdout.splitlines()) == 4
     for line in done.stdout.splitlines():
         json.loads(line)
-    assert run(command, tmp_path / "pipe").returncode == 2
+    assert run(command, tmp_path / "pipe").returncode == 5
 
 
 def test_small_files_take_little_memory(tmp_path):
