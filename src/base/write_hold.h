@@ -5,7 +5,6 @@
 // privileges, no other process and no cooperation, but it has two limits: a
 // system call that writes there fails with EFAULT, and a thread that blocks
 // SIGSEGV and writes there ends the process. Neither loses a write silently.
-// Where threads can be stopped (thread_stop.h), that is better.
 
 #pragma once
 

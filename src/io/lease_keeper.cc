@@ -38,7 +38,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/thread_stop.h"
 #include "haulway/options.h"
 
 namespace haulway {
@@ -53,8 +52,8 @@ constexpr uint64_t kBytesPerSecond = 512 * kMiB;
 // Returns the signal, which is sent to the keeper's thread only.
 int LeaseSignal() { return SIGRTMAX - 3; }
 
-// Total time for threads to stop, each time that leases are broken.
-constexpr std::chrono::milliseconds kStopPatience(200);
+// Time between two queries where a filter refuses to wait for the signal.
+constexpr std::chrono::milliseconds kPauseWithoutSignals(200);
 
 using Clock = std::chrono::steady_clock;
 
@@ -180,33 +179,21 @@ class Keeper {
   // Requires the mutex, like the functions below.
   Status Start() {
     if (ending_) return Status(Code::kUnsupported, "the process forks");
-    if (IsTraced()) {
-      return Status(Code::kUnsupported, "a debugger traces this process");
-    }
-    if (thread_.joinable() || !refusal_.ok()) return refusal_;
-    const auto creator = static_cast<pid_t>(::syscall(SYS_gettid));
-    std::promise<Status> promise;
-    auto tried = promise.get_future();
+    if (thread_.joinable()) return Status();
     try {
       // The new thread inherits the signal mask.
       const AllSignalsBlocked blocked;
-      thread_ =
-          std::thread([this, creator, told = std::move(promise)]() mutable {
-            thread_id_ = static_cast<pid_t>(::syscall(SYS_gettid));
-            call_filters_ = CountCallFilters();
-            Status status = TryThreadStop(creator);
-            const bool possible = status.ok();
-            told.set_value(std::move(status));
-            if (possible) Run();
-          });
+      std::promise<pid_t> promise;
+      auto id = promise.get_future();
+      thread_ = std::thread([this, told = std::move(promise)]() mutable {
+        told.set_value(static_cast<pid_t>(::syscall(SYS_gettid)));
+        Run();
+      });
+      thread_id_ = id.get();
     } catch (const std::system_error&) {
-    }
-    if (!thread_.joinable()) {
       return Status(Code::kUnsupported, "no thread can be started");
     }
-    refusal_ = tried.get();
-    if (!refusal_.ok()) thread_.join();
-    return refusal_;
+    return Status();
   }
 
   // The thread's function.
@@ -222,7 +209,7 @@ class Keeper {
       if (::sigtimedwait(&awaited, nullptr, idle ? nullptr : &pause) < 0 &&
           errno != EAGAIN && errno != EINTR) {
         // A system call filter refuses sigtimedwait(2).
-        std::this_thread::sleep_for(kStopPatience);
+        std::this_thread::sleep_for(kPauseWithoutSignals);
       }
       const std::lock_guard lock(mutex_);
       Serve(/*all=*/ending_);
@@ -271,16 +258,8 @@ class Keeper {
       left -= (--asked)->bytes;
     }
     if (asked == leases_.end()) return;
-    // A filter added since the start might kill this process for stopping
-    // threads.
-    std::chrono::milliseconds patience(0);
-    if (CountCallFilters() == call_filters_) {
-      patience =
-          std::min(kStopPatience, std::chrono::milliseconds(break_time_) / 8);
-    }
     for (auto lease = asked; lease != leases_.end(); ++lease) {
-      lease->leased->BecomeIndependent(IsOurs(*lease) ? lease->fd : -1,
-                                       &patience);
+      lease->leased->BecomeIndependent(IsOurs(*lease) ? lease->fd : -1);
       // A process that was suspended for long may be too late.
       if (Clock::now() - lease->intact >= break_time_ && WasChanged(*lease)) {
         lease->leased->BecomeUnusable();
@@ -294,9 +273,7 @@ class Keeper {
   std::vector<Lease> leases_;
   std::thread thread_;
   pid_t thread_id_ = 0;
-  int call_filters_ = 0;                // The thread had these at its start.
   std::chrono::seconds break_time_{0};  // The last value read.
-  Status refusal_;                      // Why threads cannot be stopped.
   bool ending_ = false;                 // The thread is told to end.
   bool ended_ = false;                  // The thread is about to return.
   std::condition_variable changed_;

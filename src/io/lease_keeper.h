@@ -9,7 +9,6 @@
 
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 
 #include "base/posix.h"
@@ -25,11 +24,8 @@ class Leased {
   // call. Called at most once, on the keeper's thread, which blocks all
   // signals: when the file is about to be changed, or before the process forks,
   // since a child would have no lease. `fd` is the file, or -1 if other code
-  // closed it. In addition to the time for copying, the function may wait up to
-  // `patience` for threads to stop. If they do not stop, it sets `patience` to
-  // 0 for the leases that follow.
-  virtual void BecomeIndependent(int fd,
-                                 std::chrono::milliseconds* patience) = 0;
+  // closed it.
+  virtual void BecomeIndependent(int fd) = 0;
   // Makes every access to the data end the program. Called after
   // BecomeIndependent() if the kernel did not wait for its end and the file was
   // changed.
@@ -40,9 +36,8 @@ class Leased {
 // `bytes` of it. Requires: `fd` is open for reading only and has its own open
 // file description. Fails with kUnsupported and the reason if there are no
 // leases, if this process may not lease this file, if a process has the file
-// open for writing, if copying all leased data would take longer than the
-// kernel waits, or if the threads of this process cannot be stopped
-// (thread_stop.h).
+// open for writing, or if copying all leased data would take longer than
+// the kernel waits.
 Status KeepLease(UniqueFd fd, uint64_t bytes, Leased* leased);
 
 // Releases the lease if it is still held. Waits for a running

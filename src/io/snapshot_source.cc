@@ -4,20 +4,21 @@
 // addresses:
 //
 //   1. Several threads read the file's bytes into new memory elsewhere.
-//   2. All other threads are stopped (thread_stop.h). Pages that were written
-//      to since the load, which /proc/self/pagemap tells apart from pages of
-//      the file, are copied over the bytes that were read.
-//   3. One mremap(2) puts the new memory in place of the mapping. The threads
-//      continue.
+//   2. A few pages at a time are write-protected; a thread that writes there
+//      waits (write_hold.h). Pages that were written to since the load, which
+//      /proc/self/pagemap tells apart from pages of the file, are copied over
+//      the bytes that were read.
+//   3. One mremap(2) puts the new pages in place of these. The threads that
+//      wait continue.
 //
 // So a write is either in its page before that page is copied, or goes to the
-// new page. Threads cannot always be stopped: the process may have dropped
-// privileges since the load, or a thread may wait in the kernel. Then steps 2
-// and 3 are done for a few pages at a time, and threads that write to those
-// pages wait (write_hold.h). This is not the first choice because system calls
-// that write to those pages fail.
+// new page. A system call that writes to pages that are just replaced fails
+// with EFAULT.
 //
-// Tried instead: breaking copy-on-write in place (MADV_POPULATE_WRITE), but
+// Tried instead: stopping all threads by ptrace(2) from a process that shares
+// the memory, which needs rights that a process may not have or may have given
+// up, and fails while a debugger or a thread in vfork(2) is there; breaking
+// copy-on-write in place (MADV_POPULATE_WRITE), but
 // truncating a file also removes private copies of its pages, which only a
 // mapping of something else survives; moving pages (UFFDIO_MOVE) and protecting
 // them (UFFDIO_WRITEPROTECT), which do not work for private mappings of files.
@@ -32,7 +33,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <mutex>
@@ -44,7 +44,6 @@
 #include "base/page_bytes.h"
 #include "base/posix.h"
 #include "base/thread_pool.h"
-#include "base/thread_stop.h"
 #include "base/write_hold.h"
 #include "haulway/machine.h"
 #include "haulway/options.h"
@@ -59,8 +58,8 @@ namespace {
 
 constexpr uint64_t kHugePage = 2 * kMiB;
 constexpr uint64_t kReadBytes = 4 * kMiB;  // Read by one thread at once.
-// If threads cannot be stopped: the size that is replaced at once, and the
-// smallest piece to allocate memory for.
+// The size that is replaced at once, and the smallest piece to allocate memory
+// for.
 constexpr uint64_t kStep = 256 * kKiB;
 // Freeing fewer bytes early is not worth a system call.
 constexpr uint64_t kReclaimBytes = 1 * kMiB;
@@ -109,7 +108,6 @@ class Pages {
   }
   std::span<std::byte> bytes() const { return bytes_; }
   // For memory that was moved away; its address range may be in use again.
-  void Forget() { bytes_ = {}; }
   void ForgetFirst(uint64_t length) { bytes_ = bytes_.subspan(length); }
 
  private:
@@ -154,62 +152,57 @@ std::vector<ByteRange> Within(const ByteRange& part,
   return within;
 }
 
-// Replaces `length` bytes of a mapping. Does only what a helper of
-// thread_stop.h may do.
-struct Replacement {
-  std::byte* mapping;
-  std::byte* memory;
-  uint64_t length;
-  std::span<const ByteRange> wanted;  // Whole pages, relative to the mapping.
-  // Start of the part, relative to the mapping.
-  uint64_t begin;
-  int pagemap;
-  bool begun;
-  bool done;
-  std::array<uint64_t, 4096> entries;
+// Puts `memory` in place of a mapping of the same size, step by step.
+class Replacement {
+ public:
+  // `wanted`: whole pages, relative to the mapping. `memory` has their content
+  // in the file.
+  Replacement(std::span<std::byte> mapping, std::byte* memory,
+              std::span<const ByteRange> wanted)
+      : mapping_(mapping),
+        memory_(memory),
+        wanted_(wanted),
+        pagemap_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)),
+        entries_(kStep / PageBytes()) {}
 
+  // Replaces the pages from `begin` to `end`. Returns whether that was done.
+  bool Run(uint64_t begin, uint64_t end) {
+    for (const ByteRange& range : wanted_) {
+      CopyWritten(std::max(begin, range.offset),
+                  std::min(end, range.offset + range.length));
+    }
+    return ::mremap(memory_ + begin, end - begin, end - begin,
+                    MREMAP_MAYMOVE | MREMAP_FIXED,
+                    mapping_.data() + begin) != MAP_FAILED;
+  }
+
+ private:
   // Returns whether a page differs from the file, as far as can be told.
   static bool WasWritten(uint64_t entry) {
     return (entry & (kPresent | kSwapped)) != 0 && (entry & kOfFile) == 0;
   }
 
   void CopyWritten(uint64_t from, uint64_t to) {
+    if (from >= to) return;
     const uint64_t page = PageBytes();
-    while (from < to) {
-      const uint64_t first =
-          (reinterpret_cast<uintptr_t>(mapping) + from) / page;
-      const uint64_t count =
-          std::min<uint64_t>((to - from) / page, entries.size());
-      // Calls that never allocate.
-      const bool found =
-          ::lseek(pagemap, static_cast<off_t>(first * sizeof entries[0]),
-                  SEEK_SET) >= 0;
-      const ssize_t got =
-          found ? ::read(pagemap, entries.data(), count * sizeof entries[0])
-                : -1;
-      const bool is_known =
-          got == static_cast<ssize_t>(count * sizeof entries[0]);
-      for (uint64_t i = 0; i < count; ++i, from += page) {
-        if (is_known && !WasWritten(entries[i])) continue;
-        std::memcpy(memory + from, mapping + from, page);
-      }
+    const uint64_t first =
+        (reinterpret_cast<uintptr_t>(mapping_.data()) + from) / page;
+    const auto entries =
+        std::span(entries_).first(static_cast<size_t>((to - from) / page));
+    const bool is_known = ReadFully(pagemap_.get(), first * sizeof entries_[0],
+                                    std::as_writable_bytes(entries))
+                              .ok();
+    for (size_t i = 0; from < to; ++i, from += page) {
+      if (is_known && !WasWritten(entries_[i])) continue;
+      std::memcpy(memory_ + from, mapping_.data() + from, page);
     }
   }
 
-  void Run() {
-    const uint64_t end = begin + length;
-    for (const ByteRange& range : wanted) {
-      CopyWritten(std::max(begin, range.offset),
-                  std::min(end, range.offset + range.length));
-    }
-    begun = true;
-    done =
-        ::mremap(memory + begin, length, length, MREMAP_MAYMOVE | MREMAP_FIXED,
-                 mapping + begin) != MAP_FAILED;
-  }
-  static void Run(void* replacement) {
-    static_cast<Replacement*>(replacement)->Run();
-  }
+  const std::span<std::byte> mapping_;
+  std::byte* const memory_;
+  const std::span<const ByteRange> wanted_;
+  const UniqueFd pagemap_;
+  std::vector<uint64_t> entries_;
 };
 
 class SnapshotMapping : public Leased,
@@ -275,11 +268,11 @@ class SnapshotMapping : public Leased,
     live_.clear();
   }
 
-  void BecomeIndependent(int fd, std::chrono::milliseconds* patience) override {
+  void BecomeIndependent(int fd) override {
     const Status status = OrNoMemory([&] {
       const std::vector<ByteRange> wanted = Wanted();
       if (!wanted.empty()) {
-        Replace({0, pages_.bytes().size()}, wanted, fd, patience);
+        Replace({0, pages_.bytes().size()}, wanted, fd);
       }
       return Status();
     });
@@ -310,70 +303,42 @@ class SnapshotMapping : public Leased,
 
   // Replaces a part of the mapping, in whole pages, with memory. If address
   // space or memory is too small, replaces one half after the other.
-  void Replace(const ByteRange& part, std::span<const ByteRange> wanted, int fd,
-               std::chrono::milliseconds* patience) {
-    if (ReplaceAtOnce(part, wanted, fd, patience).ok()) return;
+  void Replace(const ByteRange& part, std::span<const ByteRange> wanted,
+               int fd) {
+    if (ReplaceAtOnce(part, wanted, fd).ok()) return;
     if (part.length <= kStep) {
       // Data that cannot be kept must not be mistaken for the original.
       MakeUnusable(pages_.bytes().subspan(part.offset, part.length));
       return;
     }
     const uint64_t half = PageAbove(part.length / 2);
-    Replace({part.offset, half}, wanted, fd, patience);
-    Replace({part.offset + half, part.length - half}, wanted, fd, patience);
+    Replace({part.offset, half}, wanted, fd);
+    Replace({part.offset + half, part.length - half}, wanted, fd);
   }
 
-  // Replaces a part. On failure the part is unchanged.
+  // Replaces a part with memory that is allocated at once. On failure some of
+  // its pages may be replaced; replacing those again is harmless.
   Status ReplaceAtOnce(const ByteRange& part, std::span<const ByteRange> wanted,
-                       int fd, std::chrono::milliseconds* patience) {
+                       int fd) {
     const std::span<std::byte> mapping =
         pages_.bytes().subspan(part.offset, part.length);
-    std::vector<ByteRange> pages = Within(part, wanted);
+    const std::vector<ByteRange> pages = Within(part, wanted);
     Pages memory(MapLike(mapping));
     if (memory.bytes().empty()) return Status::FromErrno(errno, "no memory");
     HAULWAY_TRY(ReadTo(memory.bytes(), fd, part, pages));
-    const UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-    const auto replacement = std::make_unique<Replacement>();
-    replacement->mapping = mapping.data();
-    replacement->memory = memory.bytes().data();
-    replacement->length = mapping.size();
-    replacement->wanted = pages;
-    replacement->pagemap = pagemap.get();
-    if (patience->count() > 0) {
-      (void)WhileOthersStopped(Replacement::Run, replacement.get(), *patience);
-    }
-    if (!replacement->begun) {
-      *patience = {};
-      return ReplaceInSteps(replacement.get(), &memory);
-    }
-    // A part of the memory may have been moved.
-    memory.Forget();
-    if (!replacement->done) return NotReplaced();
-    return Status();
-  }
-
-  static Status NotReplaced() {
-    return Status(Code::kLimit, "memory cannot be moved there");
-  }
-
-  // Replaces a part step by step. On failure some steps may be done; replacing
-  // those again is harmless.
-  static Status ReplaceInSteps(Replacement* replacement, Pages* memory) {
-    const uint64_t all = replacement->length;
-    for (uint64_t begin = 0; begin < all; begin += kStep) {
-      replacement->begin = begin;
-      replacement->length = std::min(kStep, all - begin);
-      replacement->done = false;
-      WriteHold hold({replacement->mapping + begin, replacement->length});
-      if (hold.status().ok()) replacement->Run();
-      if (!replacement->done) {
+    Replacement replacement(mapping, memory.bytes().data(), pages);
+    for (uint64_t begin = 0; begin < mapping.size(); begin += kStep) {
+      const uint64_t end = std::min<uint64_t>(begin + kStep, mapping.size());
+      WriteHold hold(mapping.subspan(begin, end - begin));
+      if (!hold.status().ok() || !replacement.Run(begin, end)) {
         hold.Release();
-        return NotReplaced();
+        return Status(Code::kLimit, "memory cannot be moved there");
       }
-      memory->ForgetFirst(replacement->length);
+      memory.ForgetFirst(end - begin);
     }
     return Status();
   }
+
   // Reads these pages of the part from the file.
   Status ReadTo(std::span<std::byte> memory, int fd, const ByteRange& part,
                 std::span<const ByteRange> pages) const {

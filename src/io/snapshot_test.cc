@@ -525,8 +525,8 @@ class CountingThreads {
   std::vector<std::jthread> threads_;
 };
 
-// Changes the file of several loads while one thread cannot be stopped. Waiting
-// for that thread takes only a small part of the kernel's timeout.
+// Changes the file of several loads while a thread waits for a child that
+// shares the memory.
 void ChangeBesideVfork(const std::function<void(const std::string&)>& change) {
   const TestFile file;
   std::vector<Buffer> views;
@@ -537,7 +537,6 @@ void ChangeBesideVfork(const std::function<void(const std::string&)>& change) {
   change(file.path());
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_TRUE(threads.NothingIsLost());
-  // One wait for the thread that cannot be stopped, and the copies.
   EXPECT_LT(took, std::chrono::seconds(4));
 }
 
@@ -554,11 +553,12 @@ TEST_F(Snapshot, AThreadInVforkHoldsNoFork) {
   });
 }
 
-bool FilterPtrace(uint32_t answer) {
+// Ends the process if it calls ptrace(2).
+bool RefusePtrace() {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ptrace, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, answer),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program{std::size(code), code};
@@ -581,10 +581,7 @@ constexpr Restriction kRestrictions[] = {
     {"AnotherUser", BecomeNobody, false},
     {"NotDumpable",
      [] { return BecomeNobody() && ::prctl(PR_SET_DUMPABLE, 0) == 0; }, false},
-    {"PtraceRefused", [] { return FilterPtrace(SECCOMP_RET_ERRNO | EPERM); },
-     false},
-    {"PtraceKills", [] { return FilterPtrace(SECCOMP_RET_KILL_PROCESS); },
-     false},
+    {"PtraceKills", RefusePtrace, false},
     {"NoProcesses",
      [] {
        const rlimit one{1, 1};
@@ -660,30 +657,69 @@ TEST_F(Snapshot, AForkThatNobodyIsToldOfHasNone) {
   EXPECT_TRUE(IsContent(view));
 }
 
-TEST_F(Snapshot, IsNotForWhoIsTraced) {
-  // While a debugger traces the process, its threads cannot be stopped.
+TEST_F(Snapshot, IsForWhoIsTracedToo) {
   const TestFile file;
-  EXPECT_EQ(
-      InChild([&] {
-        const pid_t parent = ::getpid();
-        int ends[2];
-        if (::pipe(ends) != 0) return false;
-        const pid_t tracer = ::fork();
-        if (tracer == 0) {
-          const long seized = ::ptrace(PTRACE_SEIZE, parent, nullptr, nullptr);
-          (void)!::write(ends[1], seized == 0 ? "y" : "n", 1);
-          ::pause();
-          std::_Exit(0);
+  EXPECT_EQ(InChild([&] {
+              const pid_t parent = ::getpid();
+              int ends[2];
+              if (::pipe(ends) != 0) return false;
+              const pid_t tracer = ::fork();
+              if (tracer == 0) {
+                const long seized =
+                    ::ptrace(PTRACE_SEIZE, parent, nullptr, nullptr);
+                (void)!::write(ends[1], seized == 0 ? "y" : "n", 1);
+                ::pause();
+                std::_Exit(0);
+              }
+              char answer = 0;
+              (void)!::read(ends[0], &answer, 1);
+              const std::vector<Buffer> views = {ViewOf(file.path())};
+              bool right = answer == 'y' && views.front().size() == kSize;
+              if (right) {
+                CountingThreads threads(views);
+                kChanges[1].make(file.path());
+                right = threads.NothingIsLost();
+              }
+              ::kill(tracer, SIGKILL);
+              ::waitpid(tracer, nullptr, 0);
+              return right;
+            }),
+            0);
+}
+
+// A system call that writes to a view is done whole, or fails with EFAULT.
+TEST_F(Snapshot, SystemCallsThatWriteToAViewLoseNothing) {
+  const TestFile file;
+  const Buffer view = ViewOf(file.path());
+  ASSERT_EQ(view.size(), kSize);
+  std::byte* const bytes = view.mutable_bytes().data();
+  std::atomic<bool> stop = false;
+  std::vector<std::byte> last(kSize / 4096);
+  for (size_t page = 0; page < last.size(); ++page)
+    last[page] = bytes[page * 4096];
+  std::atomic<bool> right = true;
+  std::jthread writer([&] {
+    const UniqueFd zero(::memfd_create("rounds", MFD_CLOEXEC));
+    for (uint8_t round = 1; !stop && right; ++round) {
+      if (::pwrite(zero.get(), &round, 1, 0) != 1) right = false;
+      for (size_t page = 0; page < last.size(); ++page) {
+        const ssize_t got = ::pread(zero.get(), bytes + page * 4096, 1, 0);
+        if (got == 1) {
+          last[page] = std::byte(round);
+        } else if (got != -1 || errno != EFAULT) {
+          right = false;
         }
-        char answer = 0;
-        (void)!::read(ends[0], &answer, 1);
-        const Status status = SnapshotOf(file.path(), {{0, kSize}}).status();
-        ::kill(tracer, SIGKILL);
-        ::waitpid(tracer, nullptr, 0);
-        return answer == 'y' &&
-               status.message().starts_with("a debugger traces this process");
-      }),
-      0);
+      }
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  kChanges[1].make(file.path());
+  stop = true;
+  writer.join();
+  EXPECT_TRUE(right);
+  for (size_t page = 0; page < last.size(); ++page) {
+    ASSERT_EQ(bytes[page * 4096], last[page]) << page;
+  }
 }
 
 }  // namespace
