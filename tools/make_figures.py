@@ -9,7 +9,7 @@ A page has a place for each record: a line `<!-- NAME: figures -->`, and a line
 `scripts/bench NAME --record` wrote them. docs/performance.md has the tables of
 bench/results/summary.json: each row names the contenders and records to
 compare. Every ratio and share there is computed from the records. README.md has
-the rows marked "readme", without the last column.
+the rows marked "readme", without the last column, and the chart of first loads.
 """
 
 import argparse
@@ -134,6 +134,52 @@ def readme_lines(name):
     yield ""
 
 
+# The chart's rows: the contender in bench/results/first.json, and what it does.
+CHART_CASE = "load 1 GiB, warm, idle 3 s"
+CHART = (
+    ("haulway .pt", "Haulway: .pt, mapped"),
+    ("torch.load mmap", "torch.load: .pt, mapped"),
+    ("haulway", "Haulway: .safetensors, mapped"),
+    ("safetensors mmap", "safetensors: mapped"),
+    ("haulway .pt pread", "Haulway: .pt, private memory"),
+    ("torch.load", "torch.load: .pt"),
+    ("haulway pread", "Haulway: .safetensors, private memory"),
+    ("safetensors pread", "safetensors: read"),
+    ("haulway .tensors", "Haulway: .tensors"),
+    ("tensorizer", "tensorizer: .tensors"),
+    ("fastsafetensors", "fastsafetensors"),
+    ("Run:ai streamer", "Run:ai streamer"),
+)
+# Legible on light and dark pages.
+STYLE = (
+    "text{font:13px sans-serif;fill:#1f2328}.ours{fill:#2b6cb0}"
+    ".peer{fill:#9aa4af}@media(prefers-color-scheme:dark)"
+    "{text{fill:#e6edf3}.ours{fill:#58a6ff}.peer{fill:#6e7681}}"
+)
+
+
+def chart():
+    """Returns the chart of first loads, an SVG image."""
+    part = Part({"record": "first", "case": CHART_CASE, "ours": "haulway",
+                 "column": "first call, ms"})
+    times = [part.value(contender) for contender, _ in CHART]
+    row, left, wide = 24, 270, 420
+    yield (f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + wide + 80}" '
+           f'height="{row * len(CHART) + 40}">')
+    yield f"<style>{STYLE}</style>"
+    yield ('<text x="8" y="20">The first load of 1 GiB in a new process, file in '
+           "the page cache, ms (median)</text>")
+    for i, ((_, what), ms) in enumerate(zip(CHART, times, strict=True)):
+        top = 34 + row * i
+        kind = "ours" if what.startswith("Haulway") else "peer"
+        bar = max(1, round(ms / max(times) * wide))
+        yield (f'<text x="{left - 8}" y="{top + 13}" text-anchor="end">{what}</text>'
+               f'<rect class="{kind}" x="{left}" y="{top}" width="{bar}" '
+               f'height="17" rx="2"/>'
+               f'<text x="{left + bar + 6}" y="{top + 13}">{short(ms)}</text>')
+    yield "</svg>"
+
+
 def make(page, lines):
     """Returns the text of a page with its tables."""
 
@@ -149,14 +195,16 @@ def main():
                         help="write nothing, and fail if a page differs")
     options = parser.parse_args()
     wrong = 0
+    made = {ROOT / "docs/figures/first.svg": "\n".join([*chart(), ""])}
     for name, lines in (("docs/figures.md", record_lines),
                         ("docs/benchmarks.md", record_lines),
                         ("docs/hosts.md", record_lines),
                         ("docs/performance.md", summary_lines),
                         ("README.md", readme_lines)):
-        page = ROOT / name
-        text = make(page, lines)
-        if text == page.read_text():
+        made[ROOT / name] = make(ROOT / name, lines)
+    for page, text in made.items():
+        name = page.relative_to(ROOT)
+        if page.exists() and text == page.read_text():
             continue
         wrong += 1
         if options.check:
