@@ -39,6 +39,11 @@ PYTHON = {
 }
 
 
+# The packages of the Python package, each above those before it.
+PACKAGES = ("_torch", "_making", "_reading", "_writing")
+IMPORT = re.compile(r"^\s*from \.\.(\w+)|imported\(\"haulway\.(\w+)")
+
+
 class Modules:
     """The modules as declared in CMakeLists.txt."""
 
@@ -136,6 +141,18 @@ def check_user(path):
             yield f"{place}: {folder} may not include {found.group(1)}"
 
 
+def check_packages():
+    """Yields imports of a package that is above the importing one."""
+    for place, package in enumerate(PACKAGES):
+        for path in sorted((ROOT / "python/haulway" / package).glob("*.py")):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                found = IMPORT.match(line) or IMPORT.search(line)
+                used = found and (found.group(1) or found.group(2))
+                if used in PACKAGES[place + 1:]:
+                    yield (f"{path.relative_to(ROOT).as_posix()}:{number}: "
+                           f"{package} may not import {used}")
+
+
 def main():
     modules = Modules((ROOT / "CMakeLists.txt").read_text())
     faults = modules.faults + list(check_owners(modules))
@@ -152,6 +169,7 @@ def main():
         for path in sorted((ROOT / folder).rglob("*.[hc]*")):
             if path.suffix in (".h", ".cc"):
                 faults += check_user(path)
+    faults += check_packages()
     for fault in faults:
         print(fault)
     print(f"layers: {len(faults)} faults")

@@ -14,8 +14,7 @@ from .numpy_maker import NumpyMaker
 def _torch_modules():
     """Imports torch and the modules that need torch."""
     with importing:
-        from .._torch import factory, objects
-        from . import device
+        from .._torch import device, factory, objects
 
     return imported("torch"), factory, objects, device
 

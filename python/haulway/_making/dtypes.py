@@ -4,9 +4,9 @@ import contextlib
 import functools
 
 from .. import _haulway
+from .._dtype_table import TABLE
 from .._errors import InvalidArgumentError
 from .._importing import imported, importing
-from .dtype_table import TABLE
 
 
 @functools.cache

@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
+from .._building import build_over
+from .._dtype_table import TABLE
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._host import import_host
-from .._reading.call import build_over
-from .dtype_table import TABLE
 from .dtypes import name_of_numpy, numpy_dtype
 from .numpy_maker import NumpyMaker
 from .objects import NumpyFactory, TensorRequest, make_array

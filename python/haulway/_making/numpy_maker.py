@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .._building import build_over
 from .._errors import UnsupportedError
-from .._reading.call import build_over
 from .dtypes import numpy_dtype
 from .host_stream import stream_from_host
 from .objects import NumpyFactory, make_array

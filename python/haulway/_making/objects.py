@@ -182,7 +182,7 @@ class DescribingFactory:
             if isinstance(data, TensorInfo):
                 return data._replace(requires_grad=bool(args[1]))
             return data
-        data_classes = imported("haulway._making.data_classes")
+        data_classes = imported("haulway._data_classes")
 
         if data_classes.is_known(f"{module}.{name}"):
             try:
@@ -200,7 +200,7 @@ class DescribingFactory:
         return OpaqueObject(module, name, byte, args, kwargs)
 
     def set_state(self, built, module, name, state):
-        data_classes = imported("haulway._making.data_classes")
+        data_classes = imported("haulway._data_classes")
 
         if isinstance(built, PickledObject):
             built.state = state
@@ -209,7 +209,7 @@ class DescribingFactory:
         return built
 
     def extend(self, built, appended, items):
-        data_classes = imported("haulway._making.data_classes")
+        data_classes = imported("haulway._data_classes")
 
         if isinstance(built, PickledObject):
             built.appended = appended

@@ -7,7 +7,7 @@ them as indices must be able to trust them.
 import numpy
 
 from .._errors import CorruptError
-from .nested import check_components
+from .._nested import check_components
 
 # For each layout: the names of its index arrays, the dimension that it
 # compresses (-2 is rows), and whether values are blocks.

@@ -222,12 +222,6 @@ class Reading:
         )
 
 
-def build_over(core, factory, from_dlpack=None, bases=None, encoding="utf-8"):
-    """Builds the whole object over existing storages, or without storages."""
-    built, _ = core.build(factory, from_dlpack, bases, encoding, {}, None)
-    return built
-
-
 _FRAMEWORKS = ("torch", "numpy", "jax")
 
 

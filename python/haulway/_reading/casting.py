@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from .. import _haulway
+from .._building import build_over
+from .._dtype_table import TABLE
 from .._errors import UnsupportedError
 from .._importing import imported, importing
 from .._making.assemble import maker, tensors_by_name
-from .._making.dtype_table import TABLE
 from .._making.dtypes import is_float
 from .._making.objects import NumpyFactory, TensorRequest
-from .call import build_over
 from .select import choose, storages_of
 
 

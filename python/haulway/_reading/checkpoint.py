@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 
 from .. import _haulway
+from .._building import build_over
 from .._describing import bytes_text, counted, described, public, shown, table
 from .._errors import InvalidArgumentError, UnknownNameError
 from .._log import debug_log
@@ -20,7 +21,7 @@ from .._making.assemble import maker
 from .._making.objects import DescribingFactory
 from .._options import ENGINE, READING
 from .._threads import ThreadLock, once
-from .call import Reading, build_over, check_framework, reads
+from .call import Reading, check_framework, reads
 from .select import part_of
 from .source import check_for_others, lasting
 

@@ -6,12 +6,10 @@ import numbers
 
 from .. import _haulway
 from .._errors import InvalidArgumentError, NotFoundError
-from .._options import OPENING, READING, check_flag, text
-from .._writing.call import Writing, writes
+from .._options import OPENING, READING, check_flag
 from .call import Reading, reads
 from .report import Report, as_report
 from .select import matcher
-from .source import naming, path_of
 
 COMPARING = {
     **OPENING,
@@ -21,7 +19,7 @@ DIFFING = {**COMPARING, "progress": READING["progress"]}
 MEASURING = {name: one for name, one in DIFFING.items() if name != "verify"}
 
 
-def _not_mapped(reading):
+def not_mapped(reading):
     """Replaces mapping by reads: pages of a mapping that were read stay in
     memory."""
     if reading.io == "auto":
@@ -64,7 +62,7 @@ def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
     Raises NotFoundError if `include` and `exclude` select no tensor of a or b,
     and Error if a file cannot be read, or a checksum differs.
     """
-    reading = _not_mapped(Reading("diff", options, DIFFING))
+    reading = not_mapped(Reading("diff", options, DIFFING))
     names = matcher(include, exclude)
     report = as_report(_haulway.diff(
         reading.open(a), reading.open(b), names,
@@ -95,7 +93,7 @@ def manifest(path, *, include=None, exclude=None, **options):
 
     Raises Error if a file cannot be read, or a checksum differs.
     """
-    reading = _not_mapped(Reading("manifest", options, COMPARING))
+    reading = not_mapped(Reading("manifest", options, COMPARING))
     return _haulway.manifest(
         reading.open(path), matcher(include, exclude),
         reading.some("verify", "threads", "memory_budget"),
@@ -118,51 +116,9 @@ def tensor_stats(path, *, include=None, exclude=None, **options):
 
     Raises Error if a file cannot be read, or a checksum differs.
     """
-    reading = _not_mapped(Reading("tensor_stats", options, MEASURING))
+    reading = not_mapped(Reading("tensor_stats", options, MEASURING))
     found = _haulway.tensor_stats(
         reading.open(path), matcher(include, exclude),
         reading.some("threads", "memory_budget"), reading.progress,
     )
     return {name: one and Report(**one) for name, one in found.items()}
-
-
-REPAIRING = {
-    **OPENING, "threads": READING["threads"], "progress": READING["progress"]
-}
-
-
-@writes("repair", REPAIRING)
-def repair(path, out, sources=(), to=None, **options):
-    """Saves the intact tensors of a damaged or truncated file, and takes the
-    others from copies.
-
-    path: a path, bytes, or a binary file object.
-    out: the file to write. It becomes visible when it is complete.
-    sources: copies to take damaged and missing tensors from, in any format:
-        one, or a list. The first copy in which a tensor is intact, with the
-        same dtype and shape, is used.
-    to: the format; by default the one that the ending of `out` names.
-    WRITING
-
-    Options for reading:
-    OPTIONS
-
-    Returns a report that is true if nothing is lost: `kept` (names), `taken`
-    (each with name and from), `lost` and `left_out` (each with name and why),
-    and `fault`, the reason why the file could not be opened as usual, or None.
-
-    Raises Error if neither the file nor a copy can be read, or the new file
-    cannot be written; no new file is made then.
-    """
-    writing = Writing("repair", options, REPAIRING)
-    reading = _not_mapped(Reading("repair", writing.rest, REPAIRING))
-    if not isinstance(sources, (list, tuple)):
-        sources = [sources]
-    with naming("sources"):
-        sources = [reading.source(one) for one in sources]
-    return as_report(_haulway.repair(
-        reading.source(path), sources,
-        path_of(out, "out"), None if to is None else text("to", to),
-        reading.opening(), {**writing.engine(), **reading.some("threads")},
-        reading.progress,
-    ))

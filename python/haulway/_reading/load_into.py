@@ -342,7 +342,7 @@ def _without_gpus(core, unique, reading):
         with importing:
             import torch
 
-            from .._making.device import load_into as fill
+            from .._torch.device import load_into as fill
 
         fill(core, rows, tensors, device, reading)
         for tensor in tensors:

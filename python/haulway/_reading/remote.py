@@ -9,9 +9,8 @@ import io
 import os
 
 from .. import _haulway
-from .._errors import ArgumentTypeError, InvalidArgumentError, make_error
+from .._errors import ArgumentTypeError, make_error
 from .._options import INDEX, OPENING, READING, REMOTE, check_flag
-from .._writing.call import Writing, writes
 from .call import Reading, reads
 from .source import (
     check_binary,
@@ -22,7 +21,7 @@ from .source import (
     path_to_write,
 )
 
-_BRINGING = {
+BRINGING = {
     **REMOTE,
     **{name: READING[name]
        for name in ("retries", "threads", "progress", "stats")},
@@ -30,7 +29,7 @@ _BRINGING = {
 
 # The verification of a download also needs the options for opening.
 _GETTING = {
-    **_BRINGING, **INDEX,
+    **BRINGING, **INDEX,
     **{name: OPENING[name] for name in ("key", "passphrase")},
 }
 
@@ -124,38 +123,3 @@ def _check(path, opening, threads):
         return
     found = report["findings"][0]
     raise make_error(found["code"], found["message"], found["byte"], 0)
-
-
-@writes("put", _BRINGING)
-def put(file, url, **options):
-    """Uploads a file to a URL, where it appears complete or not at all.
-
-    file: a path, bytes, a binary file object, or a URL.
-    url: s3://, redis:// and the like, or a path.
-    WRITING
-
-    Options for both ends:
-    OPTIONS
-
-    Returns what save() returns.
-
-    Raises Error; the object at the URL is then unchanged.
-    """
-    writing = Writing("put", options, _BRINGING)
-    if writing.overwrite and not writing.clobber:
-        raise InvalidArgumentError(
-            "both overwrite=True and clobber=False: expected one",
-            "kInvalidArgument",
-        )
-    reading = Reading("put", writing.rest, _BRINGING)
-    existing = writing.existing if writing.clobber else "refuse"
-    name = path_of(url, "url")
-    with naming("file"):
-        source = open_source(file, remote=reading.remote)
-    done = _haulway.upload(
-        source,
-        _haulway.Target(name, reading.remote, existing=existing),
-        {**writing.engine(), **reading.some("threads")}, reading.progress,
-    )
-    reading.tell(done)
-    return done

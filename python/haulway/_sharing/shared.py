@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .. import _haulway
+from .._building import build_over
 from .._describing import bytes_text, described, public, shown
 from .._importing import importing
 from .._making.assemble import maker, tensors_by_name
 from .._making.objects import NumpyFactory
 from .._options import INDEX
-from .._reading.call import Reading, build_over, check_framework, reads
+from .._reading.call import Reading, check_framework, reads
 from .._reading.select import choose, matcher, storages_of
 
 

@@ -18,6 +18,7 @@ import warnings
 
 import torch
 
+from .._dtype_table import BYTES, TABLE
 from .._errors import (
     CorruptError,
     Error,
@@ -26,8 +27,7 @@ from .._errors import (
     UnsupportedError,
 )
 from .._importing import importing
-from .._making.dtype_table import BYTES, TABLE
-from .._making.nested import check_components
+from .._nested import check_components
 from . import private as _torch_private
 
 # Some torch releases lack some of them.
@@ -43,7 +43,7 @@ from_dlpack = _torch_private.from_dlpack()
 def _data_classes():
     """Imports the module, which few checkpoints need and which imports much."""
     with importing:
-        from .._making import data_classes as module
+        from .. import _data_classes as module
 
     return module
 
@@ -238,7 +238,7 @@ class TorchFactory:
     The names in a pickle are those that torch itself allows, and those of
     `safe_classes`, a dict by full name that the caller allowed.
 
-    on_gpu: storages are bases; see _making.device.
+    on_gpu: storages are bases; see _torch.device.
     """
 
     def __init__(self, checkpoint, safe_classes, has_data=True, on_gpu=False):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from .._building import build_over
 from .._errors import (
     ArgumentTypeError,
     Error,
     InvalidArgumentError,
     UnsupportedError,
 )
-from .._making import device as _device
-from .._reading.call import build_over
+from . import device as _device
 from . import factory as _torch_factory
 from . import private as _torch_private
 

@@ -9,9 +9,9 @@ import functools
 import struct
 import sys
 
+from .._dtype_table import TABLE
 from .._haulway import memory_at
 from .._importing import imported
-from .._making.dtype_table import TABLE
 from .._making.dtypes import numpy_dtype
 
 _NONE, _FALSE, _TRUE, _INTEGER, _FLOAT, _TEXT = 0, 1, 2, 3, 4, 5

@@ -6,8 +6,8 @@ import functools
 import json
 
 from .. import _haulway
+from .._dtype_table import TABLE
 from .._importing import imported
-from .._making.dtype_table import TABLE
 from ._errors import SafetensorError
 
 # By the name in files, in the package's order. Files store the tensors of later

@@ -109,7 +109,7 @@ def test_a_load_imports_no_more_than_it_needs(small):
          "before = set(sys.modules)\n"
          f"haulway.load({str(small)!r})\n"
          "new = set(sys.modules) - before\n"
-         "assert not {'decimal', 'haulway._making.data_classes'} & new, new\n"],
+         "assert not {'decimal', 'haulway._data_classes'} & new, new\n"],
         check=True,
     )
 

@@ -11,7 +11,7 @@ import torch
 import haulway
 from haulway import _haulway
 from haulway._making import assemble
-from haulway._making import device as making
+from haulway._torch import device as making
 from haulway._torch.factory import dtype_of
 
 EXAMPLES = pathlib.Path(os.environ["HAULWAY_EXAMPLES"])

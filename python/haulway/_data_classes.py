@@ -28,8 +28,8 @@ import re
 import sys
 import types
 
-from .._errors import CorruptError, Error, UnsupportedError
-from .._importing import imported
+from ._errors import CorruptError, Error, UnsupportedError
+from ._importing import imported
 
 # The argument of numpy.dtype(): a kind and a size, no mini language.
 _DTYPE_CODE = re.compile(r"[?biufcmMOSUV][0-9]{0,9}")

@@ -18,7 +18,7 @@ import torch
 
 from .. import _haulway
 from .._errors import LimitError
-from .._torch.factory import dtype_of
+from .factory import dtype_of
 
 # Bytes that iterate() loads at once unless memory_budget is smaller: it fills
 # one group of storages while the caller uses another.

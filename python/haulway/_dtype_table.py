@@ -2,7 +2,7 @@
 
 import collections
 
-from .. import _haulway
+from . import _haulway
 
 # name: Haulway's. torch_name: torch's, "" if it has none; NumPy and ml_dtypes
 # use the same. kind: "float", "complex", "int", "uint", "bool", "quantized",

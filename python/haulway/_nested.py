@@ -1,6 +1,6 @@
 """Checks where the components of a nested tensor are placed."""
 
-from .._errors import CorruptError
+from ._errors import CorruptError
 
 
 def check_components(elements, sizes, strides, offsets):
