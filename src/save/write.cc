@@ -30,7 +30,7 @@ Result<WriteStats> Write(const Layout& layout, ByteSink& sink,
   auto stats = OrNoMemory(run);
   if (!stats.ok()) {
     Status status = std::move(stats).status();
-    // What failed may be a source, which the message then names.
+    // If what failed is a source, the message names that.
     if (status.message().find("; of ") != std::string_view::npos) return status;
     return std::move(status).Of(name);
   }

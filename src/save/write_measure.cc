@@ -16,7 +16,9 @@ constexpr uint64_t kThreadBytes = 8 * kMiB;
 }  // namespace
 
 Result<SinkTraits> MeasuredSink::Begin(std::optional<uint64_t> size) {
-  return allocating_.Measure([&] { return sink_.Begin(size); });
+  auto traits = allocating_.Measure([&] { return sink_.Begin(size); });
+  if (!traits.ok()) return std::move(traits).status().Of(name());
+  return traits;
 }
 
 Status MeasuredSink::WriteAt(
@@ -24,20 +26,22 @@ Status MeasuredSink::WriteAt(
   uint64_t bytes = 0;
   for (const auto part : parts) bytes += part.size();
   bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  return writing_.Measure([&] { return sink_.WriteAt(offset, parts); });
+  return writing_.Measure([&] { return sink_.WriteAt(offset, parts); })
+      .Of(name());
 }
 
 Status MeasuredSink::CopyAt(uint64_t offset, const FileBytes& from,
                             uint64_t length) {
   HAULWAY_TRY(
-      writing_.Measure([&] { return sink_.CopyAt(offset, from, length); }));
+      writing_.Measure([&] { return sink_.CopyAt(offset, from, length); })
+          .Of(name()));
   bytes_.fetch_add(length, std::memory_order_relaxed);
   copied_.fetch_add(length, std::memory_order_relaxed);
   return Status();
 }
 
 Status MeasuredSink::Commit(uint64_t size) {
-  return committing_.Measure([&] { return sink_.Commit(size); });
+  return committing_.Measure([&] { return sink_.Commit(size); }).Of(name());
 }
 
 void MeasuredSink::Record(WriteStats* stats) const {

@@ -52,7 +52,8 @@ class WorkTime {
   std::atomic<int64_t> time_{0};
 };
 
-// A MeasuredSink forwards to another sink, which must outlive it.
+// A MeasuredSink forwards to another sink, which must outlive it, and adds its
+// name to errors.
 class MeasuredSink : public ByteSink {
  public:
   using ByteSink::WriteAt;

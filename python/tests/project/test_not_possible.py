@@ -52,7 +52,9 @@ def test_pytest_tells_what_was_left_out(tmp_path):
     test.write_text("import pytest\ndef test_it(): pytest.skip('no wings')\n")
     told = tmp_path / "told"
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", test],
+        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml",
+         "-p", "conftest", test],
         cwd=ROOT, check=True, capture_output=True,
-        env={"HAULWAY_NOT_POSSIBLE": str(told), "PATH": "/usr/bin:/bin"})
+        env={"HAULWAY_NOT_POSSIBLE": str(told), "PATH": "/usr/bin:/bin",
+             "PYTHONPATH": str(ROOT / "python/tests")})
     assert told.read_text() == "no wings\n"

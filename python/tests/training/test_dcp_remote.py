@@ -61,11 +61,9 @@ def test_torch_loads_from_a_url(directory):
 
 
 def test_a_prefix_of_a_bucket_is_a_directory(directory):
-    if directory.startswith("http"):  # An http server cannot list files.
-        with pytest.raises(haulway.Error):
-            haulway.load(f"{directory}/")
-        return
     assert haulway.load(f"{directory}/")["step"] == 3
+    if directory.startswith("http"):  # An http server cannot list files.
+        return
     assert haulway.verify(f"{directory}/").ok
     haulway.convert(f"{directory}/", "s3://bkt/whole.safetensors",
                     include=["model.*"])
