@@ -205,6 +205,8 @@ class HAULWAY_EXPORT PickleWriter {
   // Ends with STOP and returns the bytes. No other call may follow.
   std::string Finish();
   size_t size() const { return static_cast<size_t>(next_ - bytes_.data()); }
+  // Makes room for this many more bytes at once. More may be written.
+  void Reserve(size_t count) { Room(count); }
 
  private:
   static constexpr size_t kFrameTarget = 64 * 1024;

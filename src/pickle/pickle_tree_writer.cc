@@ -9,6 +9,8 @@
 // could not be compared with PyTorch's. Recursion is limited by max_depth; an
 // explicit stack is not needed, because Python could not load deeper trees.
 
+#include "pickle/pickle_tree_writer.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +18,9 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/pickle.h"
 #include "pickle/pickle_depth.h"
 
-namespace haulway {
+namespace haulway::pickle {
 
 namespace {
 
@@ -27,19 +28,15 @@ constexpr uint64_t kMostText = 0xFFFFFFFF;
 constexpr uint64_t kMostRawText = 0x7FFFFFFF;
 
 // Names that the writer itself adds. Their addresses are their identities.
-struct KnownName {
-  std::string_view module;
-  std::string_view name;
-};
-constexpr KnownName kSetName = {"builtins", "set"};
-constexpr KnownName kFrozenSetName = {"builtins", "frozenset"};
-constexpr KnownName kBytesName = {"builtins", "bytes"};
-constexpr KnownName kByteArrayName = {"builtins", "bytearray"};
-constexpr KnownName kComplexName = {"builtins", "complex"};
-constexpr KnownName kEncodeName = {"_codecs", "encode"};
-constexpr KnownName kOrderedDictName = {"collections", "OrderedDict"};
-constexpr KnownName kCounterName = {"collections", "Counter"};
-constexpr const KnownName* kKnownNames[] = {
+constexpr GlobalName kSetName = {"builtins", "set"};
+constexpr GlobalName kFrozenSetName = {"builtins", "frozenset"};
+constexpr GlobalName kBytesName = {"builtins", "bytes"};
+constexpr GlobalName kByteArrayName = {"builtins", "bytearray"};
+constexpr GlobalName kComplexName = {"builtins", "complex"};
+constexpr GlobalName kEncodeName = {"_codecs", "encode"};
+constexpr GlobalName kOrderedDictName = {"collections", "OrderedDict"};
+constexpr GlobalName kCounterName = {"collections", "Counter"};
+constexpr const GlobalName* kKnownNames[] = {
     &kSetName,     &kFrozenSetName, &kBytesName,       &kByteArrayName,
     &kComplexName, &kEncodeName,    &kOrderedDictName, &kCounterName,
 };
@@ -66,58 +63,7 @@ uint64_t CountHigh(std::string_view bytes) {
   return count;
 }
 
-class TreeWriter {
- public:
-  explicit TreeWriter(const PickleWriteOptions& options)
-      : options_(options), most_deep_(uint64_t{options.max_depth} * 2 + 8) {}
-
-  Status Save(const Value& given);
-  std::string Finish() { return writer_.Finish(); }
-
- private:
-  struct TextNote {
-    uint32_t number;
-    uint32_t size;
-    Kind kind;
-  };
-
-  // Writes GET if a text of this kind and size at this address was memoized.
-  // Returns whether it was.
-  bool GetText(Kind kind, std::string_view text);
-  void PutText(Kind kind, std::string_view text);
-  void SaveString(std::string_view text);
-  Status SaveBytes(std::string_view bytes, bool shared);
-  Status SaveRawString(std::string_view bytes);
-  void SaveName(const KnownName& name);
-  void SaveGlobal(const Global& global);
-  void SaveComplex(const Value& value);
-  Status SaveByteArray(const Value& value);
-  Status SaveTuple(const Value& value);
-  Status SaveList(const Value& value);
-  // Writes REDUCE of the set's class with a list of its items.
-  Status SaveSet(const Value& value);
-  Status SaveDict(const Value& value);
-  Status SaveOrderedDict(const Value& value);
-  Status SaveCounter(const Value& value);
-  Status SaveObject(const Value& value);
-  Status SavePersistent(const Value& value);
-  Status SaveState(const Value& state);
-  // Appends items to the list on the stack. `exact`: as CPython does for a list
-  // itself, otherwise as for an iterator.
-  Status Append(std::span<const Value> items, bool exact);
-  Status SetItems(std::span<const MappingItem> items, bool exact);
-  // Memoizes the result of REDUCE. If saving its parts already memoized it, it
-  // contains itself: then discards what was written, writes GET, and returns
-  // false.
-  bool PutReduced(const void* id);
-
-  const PickleWriteOptions& options_;
-  const uint64_t most_deep_;
-  uint64_t depth_ = 0;
-  PickleWriter writer_;
-  std::vector<TextNote> texts_;
-  PickleMemo text_memo_;
-};
+}  // namespace
 
 bool TreeWriter::GetText(Kind kind, std::string_view text) {
   const uint32_t row = text_memo_.Find(text.data());
@@ -157,14 +103,14 @@ Status TreeWriter::SaveRawString(std::string_view bytes) {
   return {};
 }
 
-void TreeWriter::SaveName(const KnownName& name) {
+void TreeWriter::SaveName(const GlobalName& name) {
   if (writer_.Get(&name)) return;
   writer_.Global(name.module, name.name);
   writer_.Put(&name);
 }
 
 void TreeWriter::SaveGlobal(const Global& global) {
-  for (const KnownName* known : kKnownNames) {
+  for (const GlobalName* known : kKnownNames) {
     if (known->name == global.name && known->module == global.module) {
       return SaveName(*known);
     }
@@ -277,27 +223,31 @@ Status TreeWriter::Append(std::span<const Value> items, bool exact) {
   return {};
 }
 
-Status TreeWriter::SetItems(std::span<const MappingItem> items, bool exact) {
-  if (items.empty()) return {};
-  const bool one = items.size() == 1;
+Status TreeWriter::SetItems(size_t count, bool exact,
+                            const std::function<Status(size_t)>& save) {
+  if (count == 0) return {};
+  size_t done = 0;
   bool more = true;
   while (more) {
-    const auto batch =
-        items.first(std::min(items.size(), PickleWriter::kBatch));
-    items = items.subspan(batch.size());
+    const size_t batch = std::min(count - done, PickleWriter::kBatch);
     // CPython asks a dict for more items after every full batch, even if there
     // are none left; an iterator ends before that.
-    const bool full = batch.size() == PickleWriter::kBatch;
-    more = full && (exact || !items.empty());
-    const bool single = exact ? one : batch.size() == 1;
+    const bool full = batch == PickleWriter::kBatch;
+    more = full && (exact || done + batch < count);
+    const bool single = exact ? count == 1 : batch == 1;
     if (!single) writer_.Mark();
-    for (const MappingItem& item : batch) {
-      HAULWAY_TRY(Save(item.key));
-      HAULWAY_TRY(Save(item.value));
-    }
+    for (size_t i = done; i < done + batch; ++i) HAULWAY_TRY(save(i));
     single ? writer_.SetItem() : writer_.SetItems();
+    done += batch;
   }
   return {};
+}
+
+Status TreeWriter::SetItems(std::span<const MappingItem> items, bool exact) {
+  return SetItems(items.size(), exact, [&](size_t i) {
+    HAULWAY_TRY(Save(items[i].key));
+    return Save(items[i].value);
+  });
 }
 
 Status TreeWriter::SaveList(const Value& value) {
@@ -339,6 +289,33 @@ Status TreeWriter::SaveOrderedDict(const Value& value) {
   writer_.Put(value.identity());
   HAULWAY_TRY(SetItems(mapping.items(), /*exact=*/false));
   return SaveState(mapping.state);
+}
+
+void TreeWriter::SaveEmptyOrderedDict() {
+  SaveName(kOrderedDictName);
+  writer_.Tuple(0);
+  writer_.Reduce();
+  writer_.PutUnshared();
+}
+
+Status TreeWriter::SaveDictOf(const Value& like, size_t count,
+                              const std::function<Status(size_t)>& item) {
+  if (like.is(Kind::kOrderedDict)) {
+    SaveEmptyOrderedDict();
+    HAULWAY_TRY(SetItems(count, /*exact=*/false, item));
+    return SaveState(like.mapping().state);
+  }
+  const bool is_counter = like.is(Kind::kCounter);
+  if (is_counter) SaveName(kCounterName);
+  writer_.EmptyDict();
+  writer_.PutUnshared();
+  HAULWAY_TRY(SetItems(count, /*exact=*/true, item));
+  if (!is_counter) return {};
+  writer_.Tuple(1);
+  writer_.PutUnshared();
+  writer_.Reduce();
+  writer_.PutUnshared();
+  return SaveState(like.mapping().state);
 }
 
 Status TreeWriter::SaveCounter(const Value& value) {
@@ -465,7 +442,9 @@ Status TreeWriter::Save(const Value& given) {
   return status;
 }
 
-}  // namespace
+}  // namespace haulway::pickle
+
+namespace haulway {
 
 Result<std::string> WritePickle(const Value& root,
                                 const PickleWriteOptions& options) {
@@ -476,7 +455,7 @@ Result<std::string> WritePickle(const Value& root,
                               "{}",
                               depth, options.max_depth));
   }
-  TreeWriter writer(options);
+  pickle::TreeWriter writer(options);
   HAULWAY_TRY(writer.Save(root));
   return writer.Finish();
 }

@@ -1,13 +1,10 @@
-// Design: a dict of tensors becomes a value tree of the calls that torch writes
-// for them (_rebuild_tensor_v2, or v3 if the storage is untyped), and
-// WritePickle() pickles it. Storages become records of an archive, numbered in
-// the order in which they are met, as in torch. The result equals that of
-// torch.save() byte for byte.
+// Design: a dict of tensors is pickled call by call, as torch writes them
+// (_rebuild_tensor_v2, or v3 if the storage is untyped). Storages become
+// records of an archive, numbered in the order in which they are met, as in
+// torch. The result equals that of torch.save() byte for byte.
 //
-// Opcodes could be written without a tree, as for Python's objects
-// (object_walker.cc). Here the tree determines which mentions are the same name
-// and the same storage, and costs little compared with the payloads. A reshaped
-// tensor is also a call, never a copy.
+// Tried instead: a tree of values for WritePickle(). Every tensor was a dozen
+// values, which took more memory than all else that is known of a tensor.
 
 #include "torch/torch_writer.h"
 
@@ -17,6 +14,7 @@
 #include <bit>
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -25,10 +23,9 @@
 #include "base/text.h"
 #include "haulway/pickle.h"
 #include "haulway/tree.h"
-#include "pickle/pickle_globals.h"
+#include "pickle/pickle_tree_writer.h"
 #include "save/layout_with.h"
 #include "tensor/dtype_kind.h"
-#include "tensor/tree_copy.h"
 
 namespace haulway::torch {
 
@@ -36,7 +33,8 @@ namespace {
 
 struct Records {
   std::vector<std::string> texts;
-  std::vector<BytesToWrite> storages;
+  // What keeps the bytes of the storages alive.
+  std::vector<std::shared_ptr<const void>> owners;
 };
 
 ArchiveRecord RecordOf(std::string name, const BytesToWrite& bytes) {
@@ -74,54 +72,36 @@ bool IsNewDtype(DType dtype) {
          !(is_integer && info.item_bytes == 1);
 }
 
-// A DictPickle builds the tree of a dict of tensors, and numbers storages in
-// the order in which they are met.
-class DictPickle {
+// A TensorPickle writes the pickle of tensors, and numbers storages in the
+// order in which they are met.
+class TensorPickle {
  public:
-  explicit DictPickle(const TensorsToWrite& tensors) : tensors_(tensors) {}
+  explicit TensorPickle(const TensorsToWrite& tensors)
+      : tensors_(tensors), rows_(tensors.storages.size()) {}
 
-  Status Build() {
-    auto* items = arena_.New<Mapping>();
-    const size_t count = tensors_.tensors.size();
-    items->data =
-        static_cast<MappingItem*>(arena_.Allocate(count * sizeof(MappingItem)));
-    items->size = items->capacity = static_cast<uint32_t>(count);
-    rows_.resize(tensors_.storages.size());
-    for (size_t i = 0; i < count; ++i) {
-      const TensorToWrite& tensor = tensors_.tensors[i];
-      Result<Value> value = TensorOf(tensor);
-      if (!value.ok()) {
-        return std::move(value).status().In(Quote(tensor.name));
-      }
-      items->data[i] = MappingItem{Value::Text(Kind::kString, tensor.name),
-                                   *std::move(value)};
-    }
-    const Value& like = tensors_.like;
-    if (like.is_mapping()) items->state = like.mapping().state;
-    root_ = Value::Of(like.is_mapping() ? like.kind() : Kind::kDict, items);
-    return Status();
-  }
-
-  // Builds the tree of one tensor instead.
-  Status BuildOne(const TensorToWrite& tensor) {
-    HAULWAY_ASSIGN(root_, TensorOf(tensor));
-    return Status();
-  }
-
-  const Value& root() const { return root_; }
-  std::vector<BytesToWrite> TakeStorages() { return std::move(storages_); }
-
- private:
-  struct Row {
-    std::optional<DType> dtype;  // None until the storage is met.
-    Value key;
+  Status WriteDict() {
+    const std::vector<TensorToWrite>& tensors = tensors_.tensors;
     uint64_t bytes = 0;
-  };
+    for (const TensorToWrite& tensor : tensors) {
+      bytes += kMostCallBytes + tensor.name.size() +
+               2 * kMostSizeBytes * tensor.shape.size();
+    }
+    opcodes().Reserve(bytes);
+    storages_.reserve(std::max(rows_.size(), tensors.size()));
+    return tree_.SaveDictOf(
+        tensors_.like, tensors.size(), [&](size_t i) -> Status {
+          opcodes().Unicode(tensors[i].name);
+          opcodes().PutUnshared();
+          Status status = WriteTensor(tensors[i]);
+          if (status.ok()) return status;
+          return std::move(status).In(Quote(tensors[i].name));
+        });
+  }
 
-  // Returns the call _rebuild_tensor_v2(storage, offset, size, stride,
+  // Writes the call _rebuild_tensor_v2(storage, offset, size, stride,
   // requires_grad, hooks), or v3 with the dtype as well, as
   // Tensor._reduce_ex_internal() does.
-  Result<Value> TensorOf(const TensorToWrite& tensor) {
+  Status WriteTensor(const TensorToWrite& tensor) {
     const bool is_new = IsNewDtype(tensor.dtype);
     if (!is_new && (Describe(tensor.dtype).storage_class.empty() ||
                     IsQuantized(tensor.dtype))) {
@@ -129,45 +109,74 @@ class DictPickle {
                     fmt::format("torch saves no plain tensor of dtype {}",
                                 Name(tensor.dtype)));
     }
+    SaveGlobal("torch._utils",
+               is_new ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
+    opcodes().Mark();
+    HAULWAY_TRY(WriteStorage(tensor, is_new));
+    const bool is_view = tensor.view.has_value();
+    opcodes().Int(is_view ? static_cast<int64_t>(tensor.view->offset) : 0);
+    WriteSizes(tensor.shape);
+    WriteSizes(is_view ? tensor.view->strides : DenseStrides(tensor.shape));
+    opcodes().Bool(tensor.requires_grad);
+    tree_.SaveEmptyOrderedDict();
+    if (is_new) SaveGlobal("torch", Describe(tensor.dtype).torch_name);
+    EndTuple(is_new ? 7 : 6);
+    opcodes().Reduce();
+    opcodes().PutUnshared();
+    return Status();
+  }
+
+  std::string Finish() { return tree_.Finish(); }
+  std::vector<BytesToWrite> TakeStorages() { return std::move(storages_); }
+
+ private:
+  // About the bytes of a call without the name and the sizes, and of a size.
+  static constexpr uint64_t kMostCallBytes = 112;
+  static constexpr uint64_t kMostSizeBytes = 5;
+
+  struct Row {
+    std::optional<DType> dtype;  // None until the storage is met.
+    uint32_t key = 0;            // Number of its key in the pickle.
+    uint64_t bytes = 0;
+  };
+
+  PickleWriter& opcodes() { return tree_.opcodes(); }
+
+  void EndTuple(size_t count) {
+    opcodes().Tuple(count);
+    if (count > 0) opcodes().PutUnshared();
+  }
+
+  // Writes ("storage", class, key, "cpu", number of elements) as a persistent
+  // id.
+  Status WriteStorage(const TensorToWrite& tensor, bool is_new) {
     Row fresh;
     Row* row = &fresh;
     if (tensor.view.has_value()) row = &rows_[tensor.view->storage];
-    if (!row->dtype.has_value()) {
-      AddStorage(tensor, row);
-    } else if (row->dtype != tensor.dtype) {
+    if (row->dtype.has_value() && row->dtype != tensor.dtype) {
       return Status(Code::kUnsupported,
                     fmt::format("torch cannot save a storage as two dtypes: "
                                 "{} and {}",
                                 Name(*row->dtype), Name(tensor.dtype)));
     }
-    const uint64_t item = is_new ? 1 : ItemBytes(tensor.dtype);
-    const Value id[] = {
-        storage_,
-        is_new ? GlobalOf("torch.storage", "UntypedStorage")
-               : GlobalOf("torch",
-                          std::string(Describe(tensor.dtype).storage_class)),
-        row->key, cpu_, Value::Int(static_cast<int64_t>(row->bytes / item))};
-    const Value persistent[] = {TupleOf(id), Value::Int(0)};
-    std::vector<Value> args = {
-        Value::Of(Kind::kPersistent, CopyItems(&arena_, persistent)),
-        Value::Int(tensor.view.has_value()
-                       ? static_cast<int64_t>(tensor.view->offset)
-                       : 0),
-        SizesOf(tensor.shape),
-        SizesOf(tensor.view.has_value() ? tensor.view->strides
-                                        : DenseStrides(tensor.shape)),
-        Value::Bool(tensor.requires_grad),
-        Value::Of(Kind::kOrderedDict, arena_.New<Mapping>())};
+    opcodes().Mark();
+    HAULWAY_TRY(tree_.Save(storage_));
     if (is_new) {
-      args.push_back(
-          GlobalOf("torch", std::string(Describe(tensor.dtype).torch_name)));
+      SaveGlobal("torch.storage", "UntypedStorage");
+    } else {
+      SaveGlobal("torch", Describe(tensor.dtype).storage_class);
     }
-    auto* object = arena_.New<Object>();
-    object->called = GlobalOf(
-        "torch._utils", is_new ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
-    object->callable = &object->called.global();
-    object->args = TupleOf(args);
-    return Value::Of(object);
+    if (row->dtype.has_value()) {
+      opcodes().GetNumber(row->key);
+    } else {
+      AddStorage(tensor, row);
+    }
+    HAULWAY_TRY(tree_.Save(cpu_));
+    const uint64_t item = is_new ? 1 : ItemBytes(tensor.dtype);
+    opcodes().Int(static_cast<int64_t>(row->bytes / item));
+    EndTuple(5);
+    opcodes().BinPersId();
+    return Status();
   }
 
   void AddStorage(const TensorToWrite& tensor, Row* row) {
@@ -178,42 +187,33 @@ class DictPickle {
       bytes.length -= bytes.length % ItemBytes(tensor.dtype);
     }
     row->dtype = tensor.dtype;
-    row->key = Value::Text(Kind::kString,
-                           arena_.Copy(fmt::format("{}", storages_.size())));
+    row->key = opcodes().memo_count();
     row->bytes = bytes.length;
+    opcodes().Unicode(fmt::format("{}", storages_.size()));
+    opcodes().PutUnshared();
     storages_.push_back(std::move(bytes));
   }
 
-  // Returns the same Global for the same name, so that it is written once.
-  Value GlobalOf(std::string_view module, const std::string& name) {
-    Global*& known = globals_[name];
-    if (known == nullptr) {
-      known = arena_.New<Global>();
-      known->module = module;
-      known->name = arena_.Copy(name);
-    }
-    return Value::Of(known);
+  void SaveGlobal(std::string_view module, std::string_view name) {
+    Global& global = globals_[name];
+    global.module = module;
+    global.name = name;
+    tree_.SaveGlobal(global);
   }
 
-  Value SizesOf(std::span<const int64_t> sizes) {
-    std::vector<Value> values;
-    values.reserve(sizes.size());
-    for (const int64_t size : sizes) values.push_back(Value::Int(size));
-    return TupleOf(values);
-  }
-
-  Value TupleOf(std::span<const Value> items) {
-    return Value::Of(Kind::kTuple, CopyItems(&arena_, items));
+  void WriteSizes(std::span<const int64_t> sizes) {
+    if (PickleWriter::TupleNeedsMark(sizes.size())) opcodes().Mark();
+    for (const int64_t size : sizes) opcodes().Int(size);
+    EndTuple(sizes.size());
   }
 
   const TensorsToWrite& tensors_;
-  TreeArena arena_;
+  pickle::TreeWriter tree_{PickleWriteOptions()};
   const Value storage_ = Value::Text(Kind::kString, "storage");
   const Value cpu_ = Value::Text(Kind::kString, "cpu");
-  std::map<std::string, Global*> globals_;
-  std::vector<Row> rows_;
+  std::map<std::string_view, Global> globals_;  // By name, in tables.
+  std::vector<Row> rows_;                       // Parallel to storages.
   std::vector<BytesToWrite> storages_;
-  Value root_;
 };
 
 // Returns the archive's folder: torch names it after the file if that name is
@@ -231,27 +231,34 @@ Result<std::unique_ptr<const Layout>> LayOutCheckpoint(
     std::string pickle, std::vector<BytesToWrite> storages,
     const ArchiveWriterOptions& options) {
   const bool little = std::endian::native == std::endian::little;
-  auto layout = std::make_unique<LayoutWith<Records>>(Records{
+  Records held{
       .texts = {std::move(pickle), "1", std::to_string(options.alignment),
                 little ? "little" : "big", "3\n"},
-      .storages = std::move(storages)});
-  const auto& [texts, stored] = layout->held();
-  const auto text = [&texts = texts](std::string name, size_t i) {
+      .owners = {}};
+  held.owners.reserve(storages.size());
+  for (const BytesToWrite& storage : storages) {
+    if (storage.source != nullptr) held.owners.push_back(storage.source);
+    if (storage.owner != nullptr) held.owners.push_back(storage.owner);
+  }
+  auto layout = std::make_unique<LayoutWith<Records>>(std::move(held));
+  const std::vector<std::string>& texts = layout->held().texts;
+  const auto text = [&texts](std::string name, size_t i) {
     const auto bytes = std::as_bytes(std::span(texts[i]));
     return RecordOf(std::move(name),
                     {.length = bytes.size(), .bytes = bytes.data()});
   };
   std::vector<ArchiveRecord> records;
-  records.reserve(stored.size() + texts.size());
+  records.reserve(storages.size() + texts.size());
   records.push_back(text("data.pkl", 0));
   records.push_back(text(".format_version", 1));
   records.push_back(text(".storage_alignment", 2));
   records.push_back(text("byteorder", 3));
-  for (const BytesToWrite& storage : stored) {
+  for (const BytesToWrite& storage : storages) {
     records.push_back(
         RecordOf(fmt::format("data/{}", records.size() - 4), storage));
   }
   records.push_back(text("version", 4));
+  storages = {};  // Their memory is needed for the layout.
   HAULWAY_ASSIGN(auto inner, LayOutArchive(std::move(records), options));
   layout->Take(std::move(inner));
   return std::unique_ptr<const Layout>(std::move(layout));
@@ -263,19 +270,17 @@ Result<std::unique_ptr<const Layout>> LayOutTensors(
   HAULWAY_ASSIGN(archive.archive_name, FolderOf(options.path));
   if (options.alignment.has_value()) archive.alignment = *options.alignment;
   archive.compute_crc32 = options.checksums;
-  DictPickle dict(tensors);
-  HAULWAY_TRY(dict.Build());
-  HAULWAY_ASSIGN(std::string pickle, WritePickle(dict.root()));
-  return LayOutCheckpoint(std::move(pickle), dict.TakeStorages(), archive);
+  TensorPickle pickle(tensors);
+  HAULWAY_TRY(pickle.WriteDict());
+  return LayOutCheckpoint(pickle.Finish(), pickle.TakeStorages(), archive);
 }
 
 Result<std::unique_ptr<const Layout>> LayOutTensor(
     const TensorToWrite& tensor, const ArchiveWriterOptions& options) {
   const TensorsToWrite none;
-  DictPickle pickle(none);
-  HAULWAY_TRY(pickle.BuildOne(tensor));
-  HAULWAY_ASSIGN(std::string text, WritePickle(pickle.root()));
-  return LayOutCheckpoint(std::move(text), pickle.TakeStorages(), options);
+  TensorPickle pickle(none);
+  HAULWAY_TRY(pickle.WriteTensor(tensor));
+  return LayOutCheckpoint(pickle.Finish(), pickle.TakeStorages(), options);
 }
 
 }  // namespace haulway::torch
