@@ -127,9 +127,11 @@ struct FormatEntry {
   // if more may follow the tensors. Null if the beginning does not tell.
   Result<uint64_t> (*whole_bytes)(const ByteSource& cut,
                                   const ParseLimits& limits) = nullptr;
-  // Lays out a file of `tensors`, which must outlive the layout and are checked
-  // as by LayOut() of save.h: names differ, sizes match shapes, and no tensor
-  // has a view unless the format supports views. Null for a read-only format.
+  // Lays out a file of `tensors`, which are checked as by LayOut() of save.h:
+  // names differ, sizes match shapes, and no tensor has a view unless the
+  // format supports views. The layout may refer to the bytes of tensors and
+  // storages and to their sources, but to nothing else. Null for a read-only
+  // format.
   Result<std::unique_ptr<const Layout>> (*lay_out)(
       const TensorsToWrite& tensors, const SaveOptions& options) = nullptr;
   // Null if files do not state their place.

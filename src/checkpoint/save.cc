@@ -15,9 +15,11 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/checked.h"
 #include "base/name_index.h"
@@ -226,6 +228,21 @@ Status Settle(TensorsToWrite* tensors, const FormatEntry& format) {
   return Status();
 }
 
+// What keeps the bytes of tensors and storages alive.
+using Owners = std::vector<std::shared_ptr<const void>>;
+
+Owners OwnersOf(TensorsToWrite tensors) {
+  Owners owners;
+  owners.reserve(tensors.tensors.size() + tensors.storages.size());
+  const auto take = [&](BytesToWrite* bytes) {
+    if (bytes->source != nullptr) owners.push_back(std::move(bytes->source));
+    if (bytes->owner != nullptr) owners.push_back(std::move(bytes->owner));
+  };
+  for (TensorToWrite& tensor : tensors.tensors) take(&tensor.bytes);
+  for (BytesToWrite& storage : tensors.storages) take(&storage);
+  return owners;
+}
+
 }  // namespace
 
 Status SettleTensors(const FormatEntry& format, const SaveOptions& options,
@@ -243,9 +260,9 @@ Result<std::unique_ptr<const Layout>> LayOut(TensorsToWrite tensors,
       return FormatToWriteByName(entry.name).status();
     }
     HAULWAY_TRY(SettleTensors(entry, options, &tensors));
+    HAULWAY_ASSIGN(auto laid_out, entry.lay_out(tensors, options));
     auto layout =
-        std::make_unique<LayoutWith<TensorsToWrite>>(std::move(tensors));
-    HAULWAY_ASSIGN(auto laid_out, entry.lay_out(layout->held(), options));
+        std::make_unique<LayoutWith<Owners>>(OwnersOf(std::move(tensors)));
     layout->Take(std::move(laid_out));
     return std::unique_ptr<const Layout>(std::move(layout));
   };

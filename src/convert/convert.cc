@@ -15,6 +15,7 @@
 #include <chrono>
 #include <map>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/no_memory.h"
@@ -62,7 +63,15 @@ class Conversion {
                         Quote(described.left_out.front().name)))
           .Of(from_->source().name());
     }
-    rows_ = std::move(described.rows);
+    report_.tensors = described.rows.size();
+    if (options_.proof) {
+      rows_ = std::move(described.rows);
+      report_.proof.resize(rows_.size());
+      for (size_t i = 0; i < rows_.size(); ++i) {
+        report_.proof[i].name = described.what.tensors[i].name;
+      }
+    }
+    described.rows = {};  // Writing needs memory too.
     report_.ties = std::move(described.ties);
     report_.left_out = std::move(described.left_out);
     if (folder_.has_value()) HAULWAY_TRY(folder_->Make());
@@ -78,7 +87,6 @@ class Conversion {
     } else {
       HAULWAY_TRY(files.Commit());
     }
-    report_.tensors = rows_.size();
     report_.write = files.stats();
     report_.write.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
@@ -137,7 +145,6 @@ class Conversion {
 
   // Compares every tensor of the old file with the new one.
   Status Prove(const convert::ModelFiles& files) {
-    report_.proof.resize(rows_.size());
     for (const convert::ModelFiles::File& file : files.files()) {
       if (file.is_part) continue;
       Status status = ProveFile(files, file);
@@ -158,19 +165,20 @@ class Conversion {
                    Checkpoint::Open(std::move(source), open));
     const CheckpointIndex& index = written->index();
     // A format may order names differently.
-    std::map<std::string, uint32_t> by_name;
-    for (convert::NamedTensor& one : convert::NameTensors(index)) {
-      by_name.emplace(std::move(one.name), one.tensor);
+    std::map<std::string_view, uint32_t> by_name;
+    for (const convert::NamedTensor& one : convert::NameTensors(index)) {
+      by_name.emplace(one.name, one.tensor);
     }
     std::vector<convert::DigestRequest> old_ones;
     std::vector<convert::DigestRequest> new_ones;
     for (const uint32_t i : numbers) {
-      auto at = by_name.find(rows_[i].name);
+      const std::string& name = report_.proof[i].name;
+      auto at = by_name.find(name);
       // A file with a single array does not store its name.
       if (to_ == Format::kNpy && by_name.size() == 1) at = by_name.begin();
       if (at == by_name.end()) {
         return Status(Code::kMismatch, "a tensor is not in the new file")
-            .In(Quote(rows_[i].name));
+            .In(Quote(name));
       }
       old_ones.push_back({rows_[i].tensor, rows_[i].to});
       new_ones.push_back({at->second, index.tensors[at->second].dtype});
@@ -185,11 +193,11 @@ class Conversion {
                                {written.get(), new_ones}, &differing);
     if (differing.has_value()) {
       return Status(Code::kMismatch, "what was written is not what was read")
-          .In(Quote(rows_[numbers[*differing]].name));
+          .In(Quote(report_.proof[numbers[*differing]].name));
     }
     HAULWAY_TRY(digests.status());
     for (size_t i = 0; i < numbers.size(); ++i) {
-      report_.proof[numbers[i]] = {rows_[numbers[i]].name, (*digests)[i]};
+      report_.proof[numbers[i]].sha256 = (*digests)[i];
     }
     return Status();
   }

@@ -12,12 +12,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <set>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "base/text.h"
@@ -61,14 +59,15 @@ class Describing {
     }
     const std::map<std::string_view, std::string_view> keys(leaves.keys.begin(),
                                                             leaves.keys.end());
+    made_.rows.reserve(index_.entries.size());
     for (const Entry& entry : index_.entries) {
       const auto key = keys.find(entry.name);
-      const std::string name(key == keys.end() ? entry.name : key->second);
+      const std::string_view name =
+          key == keys.end() ? entry.name : key->second;
       if (!IsWanted(name)) continue;
       HAULWAY_TRY(CheckWhole(leaves, entry.name));
-      Row row{.name = name};
+      Row row{.name = std::string(name), .tensor = entry.tensor};
       Rename(&row.name);
-      row.tensor = entry.tensor;
       Status status = Prepare(name, &row);
       if (!status.ok()) return std::move(status).In(Quote(name));
       made_.rows.push_back(std::move(row));
@@ -258,8 +257,8 @@ class Describing {
   // while converting.
   Status CheckWhatIsReadInParts() const {
     if (!options_.verify) return Status();
-    std::set<uint32_t> in_parts;
-    std::set<uint32_t> whole;
+    std::vector<bool> in_parts(index_.storages.size());
+    std::vector<bool> whole(index_.storages.size());
     for (const Row& row : made_.rows) {
       const TensorInfo& info = InfoOf(row);
       if (info.nbytes == 0) continue;
@@ -268,10 +267,12 @@ class Describing {
       const bool is_whole = !TraitsOf(storage).is_raw ||
                             (row.begin == 0 && row.end == storage.nbytes &&
                              IsContiguous(info.shape, info.strides));
-      (is_whole ? whole : in_parts).insert(info.storage);
+      (is_whole ? whole : in_parts)[info.storage] = true;
     }
     std::vector<uint32_t> rows;
-    std::ranges::set_difference(in_parts, whole, std::back_inserter(rows));
+    for (uint32_t row = 0; row < whole.size(); ++row) {
+      if (in_parts[row] && !whole[row]) rows.push_back(row);
+    }
     return CheckStorages(from_, rows, source_);
   }
 
@@ -281,29 +282,32 @@ class Describing {
     DType dtype = DType::kU8;
     DType to = DType::kU8;
     uint64_t begin = UINT64_MAX;  // Byte range in the old storage.
-    uint64_t end = 0;
+    uint64_t end = 0;             // 0: no tensor needs it.
     bool partly_chosen = false;
     bool is_mixed = false;  // Tensors in disjoint ranges have different dtypes.
+
+    bool is_written() const { return end != 0 && !is_mixed; }
   };
 
   Result<TensorsToWrite> Describe() {
     TensorsToWrite all;
     if (keeps_) KeepStorages(&all);
     all.tensors.reserve(made_.rows.size());
-    for (const Row& row : made_.rows) {
+    for (Row& row : made_.rows) {
       const TensorInfo& info = InfoOf(row);
       TensorToWrite& tensor = all.tensors.emplace_back();
-      tensor.name = row.name;
+      tensor.name = std::move(row.name);
       tensor.dtype = row.to;
       tensor.shape.assign(info.shape.begin(), info.shape.end());
       tensor.requires_grad = info.requires_grad;
-      const auto kept = row.bytes == 0 ? kept_.end() : kept_.find(info.storage);
-      if (kept != kept_.end() && !info.conjugate && !info.negative) {
-        const uint64_t item = ItemBytes(info.dtype);
-        tensor.view =
-            StorageView{kept->second.number,
-                        info.storage_offset - kept->second.begin / item,
-                        {info.strides.begin(), info.strides.end()}};
+      const bool is_view = keeps_ && row.bytes != 0 && !info.conjugate &&
+                           !info.negative && kept_[info.storage].is_written();
+      if (is_view) {
+        const Kept& kept = kept_[info.storage];
+        tensor.view = StorageView{
+            kept.number,
+            info.storage_offset - kept.begin / ItemBytes(info.dtype),
+            {info.strides.begin(), info.strides.end()}};
       } else {
         tensor.bytes = ElementsOf(from_, row.tensor, row.to, source_);
       }
@@ -314,8 +318,9 @@ class Describing {
   }
 
   void KeepStorages(TensorsToWrite* all) {
-    std::unordered_map<uint32_t, uint64_t> chosen;
-    for (const Row& row : made_.rows) ++chosen[row.tensor];
+    kept_.resize(index_.storages.size());
+    std::vector<bool> chosen(index_.tensors.size());
+    for (const Row& row : made_.rows) chosen[row.tensor] = true;
     for (const Row& row : made_.rows) {
       const TensorInfo& info = InfoOf(row);
       if (row.bytes == 0 || info.conjugate || info.negative) continue;
@@ -331,12 +336,13 @@ class Describing {
     // If a tensor of a storage stays behind, only the selected bytes of that
     // storage are written.
     for (const Entry& entry : index_.entries) {
-      if (chosen.contains(entry.tensor)) continue;
-      const auto kept = kept_.find(index_.tensors[entry.tensor].storage);
-      if (kept != kept_.end()) kept->second.partly_chosen = true;
+      const uint32_t storage = index_.tensors[entry.tensor].storage;
+      if (chosen[entry.tensor] || storage == kNoStorage) continue;
+      kept_[storage].partly_chosen = true;
     }
-    std::erase_if(kept_, [](const auto& kept) { return kept.second.is_mixed; });
-    for (auto& [row, kept] : kept_) {
+    for (uint32_t row = 0; row < kept_.size(); ++row) {
+      Kept& kept = kept_[row];
+      if (!kept.is_written()) continue;
       const uint64_t item = ItemBytes(kept.dtype);
       if (!options_.compact && !kept.partly_chosen) {
         kept.begin = 0;
@@ -356,7 +362,7 @@ class Describing {
   const SourceOptions& source_;
   std::vector<bool> used_rules_;  // Which of options_.rename had an effect.
   bool keeps_ = false;            // Tensors are written as views of storages.
-  std::map<uint32_t, Kept> kept_;
+  std::vector<Kept> kept_;        // By row of storages, if keeps_.
   Description made_;
 };
 

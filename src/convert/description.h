@@ -47,7 +47,7 @@ class Casts {
 
 // A selected tensor.
 struct Row {
-  std::string name;
+  std::string name;  // Moved to the tensor that is written.
   uint32_t tensor = 0;
   DType to = DType::kU8;
   uint64_t bytes = 0;  // Size as written.

@@ -131,39 +131,49 @@ class Comparison {
   }
 
  private:
-  using Names = std::map<std::string, uint32_t, std::less<>>;
+  using Names = std::vector<convert::NamedTensor>;
 
+  // Returns the tensors to compare, by name.
   Names NamesOf(const Checkpoint& checkpoint) const {
-    Names names;
-    for (convert::NamedTensor& one : convert::NameTensors(checkpoint.index())) {
-      if (options_.select && !options_.select(one.name)) continue;
-      names.emplace(std::move(one.name), one.tensor);
+    Names names = convert::NameTensors(checkpoint.index());
+    if (options_.select) {
+      std::erase_if(names, [&](const convert::NamedTensor& one) {
+        return !options_.select(one.name);
+      });
     }
+    if (!std::ranges::is_sorted(names, {}, &convert::NamedTensor::name)) {
+      std::ranges::stable_sort(names, {}, &convert::NamedTensor::name);
+    }
+    const auto same =
+        std::ranges::unique(names, {}, &convert::NamedTensor::name);
+    names.erase(same.begin(), same.end());
     return names;
   }
 
   Status Match() {
-    a_names_ = NamesOf(a_);
-    b_names_ = NamesOf(b_);
+    const Names a_names = NamesOf(a_);
+    const Names b_names = NamesOf(b_);
     a_quantizers_ = QuantizersOf(a_.index());
     b_quantizers_ = QuantizersOf(b_.index());
     const bool is_array =
         a_.index().format == Format::kNpy || b_.index().format == Format::kNpy;
-    if (is_array && a_names_.size() == 1 && b_names_.size() == 1) {
-      return MatchTensors(a_names_.begin()->first, a_names_.begin()->second,
-                          b_names_.begin()->second);
+    if (is_array && a_names.size() == 1 && b_names.size() == 1) {
+      return MatchTensors(a_names[0].name, a_names[0].tensor,
+                          b_names[0].tensor);
     }
-    for (const auto& [name, tensor] : a_names_) {
-      const auto other = b_names_.find(name);
-      if (other == b_names_.end()) {
-        report_.removed.push_back(name);
+    auto b = b_names.begin();
+    for (const auto& [name, tensor] : a_names) {
+      for (; b != b_names.end() && b->name < name; ++b) {
+        report_.added.emplace_back(b->name);
+      }
+      if (b == b_names.end() || b->name != name) {
+        report_.removed.emplace_back(name);
       } else {
-        HAULWAY_TRY(MatchTensors(name, tensor, other->second));
+        HAULWAY_TRY(MatchTensors(name, tensor, b->tensor));
+        ++b;
       }
     }
-    for (const auto& [name, tensor] : b_names_) {
-      if (!a_names_.contains(name)) report_.added.push_back(name);
-    }
+    for (; b != b_names.end(); ++b) report_.added.emplace_back(b->name);
     return Status();
   }
 
@@ -515,7 +525,6 @@ class Comparison {
   const DiffOptions& options_;
   int threads_ = 1;
   convert::SourceOptions source_;
-  Names a_names_, b_names_;
   std::map<uint32_t, Value> a_quantizers_, b_quantizers_;  // By row.
   std::vector<Pair> pairs_;
   DiffReport report_;

@@ -22,8 +22,8 @@ class Telling {
         !edit.dtype.has_value()) {
       return;
     }
-    for (NamedTensor& tensor : NameTensors(file.index())) {
-      rows_.emplace(std::move(tensor.name), tensor.tensor);
+    for (const NamedTensor& tensor : NameTensors(file.index())) {
+      rows_.emplace(tensor.name, tensor.tensor);
     }
   }
 

@@ -135,7 +135,7 @@ class Gathering {
     for (const auto& [name, row] : NameTensors(index)) {
       TensorizerInput input;
       if (paths.empty()) {
-        input.path = {{false, 0, name}};
+        input.path = {{false, 0, std::string(name)}};
       } else {
         input.path = paths[row].path;
         input.type = paths[row].type;

@@ -210,8 +210,8 @@ std::vector<NamedTensor> NameTensors(const CheckpointIndex& index) {
   named.reserve(index.entries.size());
   for (const Entry& entry : index.entries) {
     const auto key = keys.find(entry.name);
-    named.push_back({std::string(key == keys.end() ? entry.name : key->second),
-                     entry.tensor});
+    named.push_back(
+        {key == keys.end() ? entry.name : key->second, entry.tensor});
   }
   return named;
 }
@@ -225,9 +225,8 @@ Result<uint32_t> RowOf(const CheckpointIndex& index, std::string_view name) {
   return Status(
       Code::kNotFound,
       fmt::format("no tensor {} among {}{}", Quote(name), named.size(),
-                  HintOf(name, named, [](const NamedTensor& one) {
-                    return std::string_view(one.name);
-                  })));
+                  HintOf(name, named,
+                         [](const NamedTensor& one) { return one.name; })));
 }
 
 }  // namespace haulway::convert

@@ -26,8 +26,8 @@ struct Leaves {
   // By row of tensors, the scheme and scales of each quantized one: a tuple.
   std::map<uint32_t, Value> quantizers;
   // Name and key of each tensor in the outermost dict whose name is not its
-  // key.
-  std::vector<std::pair<std::string, std::string>> keys;
+  // key. The key is text of the index.
+  std::vector<std::pair<std::string, std::string_view>> keys;
 };
 
 // Walks index.root. Finds nothing if the object is a flat dict.
@@ -41,9 +41,10 @@ const std::string* ComposedOf(const Leaves& leaves, std::string_view name);
 Status CheckWhole(const Leaves& leaves, std::string_view name);
 
 // A tensor with the name that it has in every format: its unescaped key in the
-// outermost dict, or its path in a nested object.
+// outermost dict, or its path in a nested object. The name is text of the
+// index.
 struct NamedTensor {
-  std::string name;
+  std::string_view name;
   uint32_t tensor = 0;  // Row of index.tensors.
 };
 // Returns the named tensors in the order of the index.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <utility>
 
 #include "base/no_memory.h"
@@ -105,22 +104,23 @@ Result<Manifest> Make(const Checkpoint& checkpoint,
   Manifest manifest;
   std::vector<uint32_t> rows;  // Parallel to `manifest`; rows of tensors.
   std::vector<convert::DigestRequest> requests;
-  // By row, because several names may share a tensor.
-  std::map<uint32_t, size_t> request_of;
+  // By row of tensors, because several names may share one.
+  constexpr uint32_t kNone = UINT32_MAX;
+  std::vector<uint32_t> request_of(checkpoint.index().tensors.size(), kNone);
   const CheckpointIndex& index = checkpoint.index();
-  for (convert::NamedTensor& one : convert::NameTensors(index)) {
+  for (const convert::NamedTensor& one : convert::NameTensors(index)) {
     if (options.select && !options.select(one.name)) continue;
     const TensorInfo& info = index.tensors[one.tensor];
     Status status = convert::CheckElements(index, info);
     if (!status.ok()) return std::move(status).In(Quote(one.name));
     ManifestTensor& tensor = manifest.emplace_back();
     // JSON cannot contain bytes that are not UTF-8.
-    tensor.name = IsUtf8(one.name) ? std::move(one.name) : Escape(one.name);
+    tensor.name = IsUtf8(one.name) ? std::string(one.name) : Escape(one.name);
     tensor.dtype = info.dtype;
     tensor.shape = ElementShape(info.dtype, info.shape);
     rows.push_back(one.tensor);
-    if (info.kind != TensorKind::kMeta &&
-        request_of.try_emplace(one.tensor, requests.size()).second) {
+    if (info.kind != TensorKind::kMeta && request_of[one.tensor] == kNone) {
+      request_of[one.tensor] = static_cast<uint32_t>(requests.size());
       requests.push_back({one.tensor, info.dtype});
     }
   }
@@ -132,10 +132,8 @@ Result<Manifest> Make(const Checkpoint& checkpoint,
   HAULWAY_ASSIGN(const std::vector<Sha256Value> digests,
                  convert::DigestTensors(checkpoint, requests, source, threads));
   for (size_t i = 0; i < manifest.size(); ++i) {
-    const auto request = request_of.find(rows[i]);
-    if (request != request_of.end()) {
-      manifest[i].sha256 = digests[request->second];
-    }
+    const uint32_t request = request_of[rows[i]];
+    if (request != kNone) manifest[i].sha256 = digests[request];
   }
   std::ranges::sort(manifest, {}, &ManifestTensor::name);
   return manifest;

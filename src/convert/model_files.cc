@@ -114,6 +114,15 @@ ModelFiles::~ModelFiles() = default;
 Status ModelFiles::Write(TensorsToWrite all) {
   // Names must differ in all files together.
   HAULWAY_TRY(SettleTensors(EntryOf(options_.format), options_.save, &all));
+  for (const TensorToWrite& tensor : all.tensors) total_ += BytesOf(tensor);
+  const bool is_directory = options_.format == Format::kTorchDcp;
+  if (options_.shard_bytes == 0) {
+    Split split;
+    split.shards.emplace_back(all.tensors.size());
+    std::iota(split.shards[0].begin(), split.shards[0].end(), 0U);
+    return is_directory ? WriteDirectory(std::move(all), split)
+                        : WriteShards(std::move(all), split, {});
+  }
   std::vector<ShardItem> items;
   items.reserve(all.tensors.size());
   std::vector<std::string> names;
@@ -122,21 +131,13 @@ Status ModelFiles::Write(TensorsToWrite all) {
     ShardItem& item = items.emplace_back();
     item.name = names.emplace_back(tensor.name);
     item.bytes = BytesOf(tensor);
-    total_ += item.bytes;
     if (!tensor.view.has_value()) continue;
     item.storage = tensor.view->storage;
     item.bytes = all.storages[*item.storage].length;
   }
-  Split split;
-  if (options_.shard_bytes == 0) {
-    split.shards.emplace_back(items.size());
-    for (uint32_t i = 0; i < items.size(); ++i) split.shards[0][i] = i;
-  } else {
-    split = SplitIntoShards(items, options_.shard_bytes);
-  }
-  return options_.format == Format::kTorchDcp
-             ? WriteDirectory(std::move(all), split)
-             : WriteShards(std::move(all), split, items);
+  const Split split = SplitIntoShards(items, options_.shard_bytes);
+  return is_directory ? WriteDirectory(std::move(all), split)
+                      : WriteShards(std::move(all), split, items);
 }
 
 Status ModelFiles::WriteShards(TensorsToWrite all, const Split& split,

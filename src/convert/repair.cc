@@ -54,9 +54,9 @@ class Copy {
     std::vector<convert::NamedTensor> named = convert::NameTensors(index);
     for (size_t i = 0; i < named.size(); ++i) {
       if (convert::ComposedOf(leaves, index.entries[i].name) != nullptr) {
-        parts_.insert(named[i].name);
+        parts_.emplace(named[i].name);
       }
-      tensors_.emplace(std::move(named[i].name), named[i].tensor);
+      tensors_.emplace(named[i].name, named[i].tensor);
     }
   }
 

@@ -18,6 +18,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <list>
@@ -43,6 +45,8 @@ namespace {
 
 constexpr size_t kBlocksKept = 2;
 constexpr uint64_t kHeadKept = 64;
+// What a writer of archives reads again of every payload.
+constexpr size_t kDescriptorBytes = 8;
 // Limit for tensors that repeat their storage, such as a mask that was expanded
 // before it was saved. Real ones are smaller.
 constexpr uint64_t kMostRepeated = uint64_t{16} << 30;
@@ -57,115 +61,154 @@ struct Run {
   Signs signs;
 };
 
+// There is one for every tensor that is written, so it keeps little: the
+// decoder goes with the last byte.
 class StoredSource : public ByteSource {
  public:
   StoredSource(const Checkpoint& from, const Run& run, bool verify)
-      : from_(from),
-        run_(run),
-        storage_(from.index().storages[run.storage]),
-        item_(ItemBytes(run.dtype)),
-        to_item_(ItemBytes(run.to)),
-        as_stored_(IsAsInMemory(storage_) && run.dtype == run.to &&
-                   !run.signs.any()),
-        verify_(verify && run.begin == 0 &&
-                run.count * item_ == storage_.nbytes) {}
+      : from_(from), run_(run), verify_(verify) {}
 
   std::string_view name() const override { return from_.source().name(); }
-  uint64_t size() const override { return run_.count * to_item_; }
+  uint64_t size() const override { return run_.count * to_item(); }
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     const auto read = [&]() -> Status {
       if (!RangeFits(offset, out.size(), size())) {
         return Status(Code::kTruncated, "range ends past the tensor");
       }
-      if (out.empty()) return Status();
-      HAULWAY_TRY(CheckFrame());
-      if (!as_stored_) return ReadElements(offset, out);
-      HAULWAY_TRY(
-          from_.source().ReadAt(storage_.offset + run_.begin + offset, out));
-      return decoder_->Note(offset, out);
+      if (out.empty() || TakeHead(offset, out)) return Status();
+      HAULWAY_ASSIGN(const std::shared_ptr<RangeDecoder> decoder,
+                     OpenDecoder());
+      if (!is_as_stored()) {
+        HAULWAY_TRY(ReadElements(offset, out, decoder.get()));
+      } else {
+        HAULWAY_TRY(
+            from_.source().ReadAt(storage().offset + run_.begin + offset, out));
+        HAULWAY_TRY(decoder->Note(offset, out));
+      }
+      NoteRead(offset, out);
+      return Status();
     };
     return OrNoMemory(read).Of(name());
   }
   std::optional<FileBytes> InFile(uint64_t offset,
                                   uint64_t length) const override {
+    if (!is_as_stored()) return std::nullopt;
     // If the frame is wrong, reading the bytes reports that.
-    if (!as_stored_ || !CheckFrame().ok() || decoder_->checks()) {
-      return std::nullopt;
-    }
-    return from_.source().InFile(storage_.offset + run_.begin + offset, length);
+    const auto decoder = OpenDecoder();
+    if (!decoder.ok() || (*decoder)->checks()) return std::nullopt;
+    return from_.source().InFile(storage().offset + run_.begin + offset,
+                                 length);
   }
 
  private:
-  // Reads and checks the frame with its digests, once.
-  Status CheckFrame() const {
-    const std::lock_guard lock(mutex_);
-    if (decoder_ != nullptr) return Status();
-    const uint64_t end = storage_.offset + storage_.stored_bytes;
-    std::vector<std::byte> before(storage_.offset - storage_.frame_offset);
-    std::vector<std::byte> after(storage_.frame_end - end);
-    const ReadRequest requests[] = {{storage_.frame_offset, before},
-                                    {end, after}};
-    HAULWAY_TRY(from_.source().ReadMany(requests));
-    HAULWAY_ASSIGN(decoder_,
-                   RangeDecoder::Open(from_.reader(), run_.storage, verify_,
-                                      std::move(before), after));
-    return Status();
+  const StorageInfo& storage() const {
+    return from_.index().storages[run_.storage];
+  }
+  uint64_t item() const { return ItemBytes(run_.dtype); }
+  uint64_t to_item() const { return ItemBytes(run_.to); }
+  bool is_as_stored() const {
+    return IsAsInMemory(storage()) && run_.dtype == run_.to &&
+           !run_.signs.any();
   }
 
-  Status ReadElements(uint64_t offset, std::span<std::byte> out) const {
+  // Fills `out` from the first bytes, for writers that read them again after
+  // all bytes.
+  bool TakeHead(uint64_t offset, std::span<std::byte> out) const {
+    const std::lock_guard lock(mutex_);
+    if (!has_head_ || offset + out.size() > head_.size()) return false;
+    std::copy_n(head_.begin() + static_cast<ptrdiff_t>(offset), out.size(),
+                out.begin());
+    return true;
+  }
+
+  // Keeps the head, and frees the decoder once all bytes were read.
+  void NoteRead(uint64_t offset, std::span<const std::byte> bytes) const {
+    const std::lock_guard lock(mutex_);
+    if (offset == 0 && bytes.size() >= head_.size()) {
+      std::copy_n(bytes.begin(), head_.size(), head_.begin());
+      has_head_ = true;
+    }
+    read_ += bytes.size();
+    if (decoder_ != nullptr && read_ >= size() && decoder_->is_done()) {
+      decoder_.reset();
+    }
+  }
+
+  // Returns the decoder. If there is none, first reads and checks the frame
+  // with its digests.
+  Result<std::shared_ptr<RangeDecoder>> OpenDecoder() const {
+    const std::lock_guard lock(mutex_);
+    if (decoder_ != nullptr) return decoder_;
+    const StorageInfo& info = storage();
+    const uint64_t end = info.offset + info.stored_bytes;
+    std::vector<std::byte> before(info.offset - info.frame_offset);
+    std::vector<std::byte> after(info.frame_end - end);
+    const ReadRequest requests[] = {{info.frame_offset, before}, {end, after}};
+    HAULWAY_TRY(from_.source().ReadMany(requests));
+    const bool is_whole = run_.begin == 0 && run_.count * item() == info.nbytes;
+    HAULWAY_ASSIGN(decoder_, RangeDecoder::Open(from_.reader(), run_.storage,
+                                                verify_ && is_whole,
+                                                std::move(before), after));
+    return decoder_;
+  }
+
+  Status ReadElements(uint64_t offset, std::span<std::byte> out,
+                      RangeDecoder* decoder) const {
+    const uint64_t item = this->item();
+    const uint64_t to_item = this->to_item();
     const uint64_t end = offset + out.size();
-    const uint64_t first = offset / to_item_;
-    const uint64_t last = (end + to_item_ - 1) / to_item_;
-    const uint64_t bytes = (last - first) * item_;
+    const uint64_t first = offset / to_item;
+    const uint64_t last = (end + to_item - 1) / to_item;
+    const uint64_t bytes = (last - first) * item;
     const auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
     const std::span<std::byte> stored(memory.get(), bytes);
-    HAULWAY_TRY(ReadStored(run_.begin + first * item_, stored));
+    HAULWAY_TRY(ReadStored(run_.begin + first * item, stored, *decoder));
     // A piece counts the elements that begin in it.
-    const uint64_t own = (offset + to_item_ - 1) / to_item_;
+    const uint64_t own = (offset + to_item - 1) / to_item;
     HAULWAY_TRY(
-        decoder_->Note(own * item_, stored.subspan((own - first) * item_)));
-    SwapBytes(stored, storage_.swap_bytes);
+        decoder->Note(own * item, stored.subspan((own - first) * item)));
+    SwapBytes(stored, storage().swap_bytes);
     ResolveSigns(run_.signs, run_.dtype, stored);
-    const uint64_t skipped = offset - first * to_item_;
+    const uint64_t skipped = offset - first * to_item;
     if (run_.dtype == run_.to) {
       std::memcpy(out.data(), stored.data() + skipped, out.size());
       return Status();
     }
-    if (skipped == 0 && out.size() == (last - first) * to_item_) {
+    if (skipped == 0 && out.size() == (last - first) * to_item) {
       CastElements(stored.data(), run_.dtype, out.data(), run_.to,
                    last - first);
       return Status();
     }
-    std::vector<std::byte> cast((last - first) * to_item_);
+    std::vector<std::byte> cast((last - first) * to_item);
     CastElements(stored.data(), run_.dtype, cast.data(), run_.to, last - first);
     std::memcpy(out.data(), cast.data() + skipped, out.size());
     return Status();
   }
 
   // Reads bytes of the storage, decoded but in stored byte order.
-  Status ReadStored(uint64_t begin, std::span<std::byte> out) const {
-    const auto [first, length] = decoder_->UnitsOf(begin, out.size());
+  Status ReadStored(uint64_t begin, std::span<std::byte> out,
+                    const RangeDecoder& decoder) const {
+    const auto [first, length] = decoder.UnitsOf(begin, out.size());
     if (first == begin && length == out.size()) {
-      HAULWAY_TRY(from_.source().ReadAt(storage_.offset + first, out));
-      return decoder_->Decode(first, out);
+      HAULWAY_TRY(from_.source().ReadAt(storage().offset + first, out));
+      return decoder.Decode(first, out);
     }
     std::vector<std::byte> units(length);
-    HAULWAY_TRY(from_.source().ReadAt(storage_.offset + first, units));
-    HAULWAY_TRY(decoder_->Decode(first, units));
+    HAULWAY_TRY(from_.source().ReadAt(storage().offset + first, units));
+    HAULWAY_TRY(decoder.Decode(first, units));
     std::memcpy(out.data(), units.data() + (begin - first), out.size());
     return Status();
   }
 
   const Checkpoint& from_;
   const Run run_;
-  const StorageInfo& storage_;
-  const uint64_t item_;
-  const uint64_t to_item_;
-  const bool as_stored_;
   const bool verify_;
+  mutable bool has_head_ HAULWAY_GUARDED_BY(mutex_) = false;
+  mutable std::array<std::byte, kDescriptorBytes> head_
+      HAULWAY_GUARDED_BY(mutex_);
   mutable std::mutex mutex_;
-  // Constant once the frame is checked.
-  mutable std::unique_ptr<RangeDecoder> decoder_;
+  mutable uint64_t read_ HAULWAY_GUARDED_BY(mutex_) = 0;
+  mutable std::shared_ptr<RangeDecoder> decoder_ HAULWAY_GUARDED_BY(mutex_);
 };
 
 class BlockSource : public ByteSource {

@@ -62,6 +62,12 @@ Status RangeDecoder::Decode(uint64_t offset, std::span<std::byte> units) const {
   return Status();
 }
 
+bool RangeDecoder::is_done() const {
+  if (!checks()) return true;
+  const std::lock_guard lock(mutex_);
+  return noted_ >= info().stored_bytes;
+}
+
 Status RangeDecoder::Note(uint64_t offset, std::span<const std::byte> piece) {
   if (!has_crc32_ && prefixed_.empty()) return Status();
   const StageClock clock;

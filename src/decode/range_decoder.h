@@ -52,6 +52,9 @@ class RangeDecoder {
   // Returns whether Note() has a CRC-32 to compare with.
   bool checks() const { return has_crc32_ || !prefixed_.empty(); }
 
+  // Returns whether Note() has nothing more to compare.
+  bool is_done() const;
+
   // Records bytes of the payload, before byte swapping. Fails with kMismatch
   // and the place if these are the last bytes and the CRC-32 of the whole
   // payload differs. Bytes at an offset that was recorded before are ignored.
@@ -82,7 +85,7 @@ class RangeDecoder {
   uint64_t unit_bytes_ = 1;
   bool has_crc32_ = false;  // Whether to verify the index's CRC-32.
   std::vector<Prefixed> prefixed_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   // CRC-32 and length of each recorded range, by offset.
   std::map<uint64_t, std::pair<uint32_t, uint64_t>> pieces_
       HAULWAY_GUARDED_BY(mutex_);

@@ -98,10 +98,13 @@ class ZipCheckpoint : public FormatReader {
   Status ReadIndex() {
     index_.offsets_computed = archive_->offsets_computed();
     if (options_.debug_offsets) HAULWAY_TRY(archive_->zip().CompareOffsets());
-    if (archive_->Has(kPickle)) {
-      index_.format = archive_->Has(kScriptConstants) ? Format::kTorchScript
-                                                      : Format::kTorch;
-    } else if (archive_->Has(kPackageModules)) {
+    const auto has = [&](std::string_view name) {
+      return archive_->FindEntry(name) != nullptr;
+    };
+    if (has(kPickle)) {
+      index_.format =
+          has(kScriptConstants) ? Format::kTorchScript : Format::kTorch;
+    } else if (has(kPackageModules)) {
       index_.format = Format::kTorchPackage;
     } else {
       return Status(Code::kUnsupported,
@@ -254,7 +257,8 @@ class ZipCheckpoint : public FormatReader {
   // `suffix`.
   Status Resolve(std::string_view folder, std::string_view suffix) {
     StorageTable storages(&index_);
-    storages.Reserve(archive_->records().size());
+    storages.Reserve(archive_->zip().entries().size());
+    entries_.reserve(archive_->zip().entries().size());
     uint64_t pickle_bytes = 0;
     for (const Buffer& pickle : pickles_) pickle_bytes += pickle.size();
     HAULWAY_TRY(ResolveTensors(
@@ -351,28 +355,38 @@ class ZipCheckpoint : public FormatReader {
     // If the offsets were read from the file, its local headers were checked
     // then.
     if (!archive_->offsets_computed()) return Status();
-    std::vector<std::byte> bytes;
+    constexpr size_t kTogether = 4096;
+    const std::span<const zip::Entry* const> all(entries_);
+    for (size_t i = 0; i < all.size(); i += kTogether) {
+      HAULWAY_TRY(
+          CheckFrames(all.subspan(i, std::min(kTogether, all.size() - i))));
+    }
+    return Status();
+  }
+
+  // Reads and checks frames with one vectored read.
+  Status CheckFrames(std::span<const zip::Entry* const> entries) {
     uint64_t total = 0;
-    for (const zip::Entry* entry : entries_) {
+    for (const zip::Entry* entry : entries) {
       total += entry->end - entry->header_offset - entry->compressed_size;
     }
-    bytes.resize(total);
+    std::vector<std::byte> bytes(total);
     std::vector<ReadRequest> requests;
-    requests.reserve(2 * entries_.size());
+    requests.reserve(2 * entries.size());
     uint64_t at = 0;
     const auto add = [&](uint64_t offset, uint64_t length) {
       requests.push_back({offset, std::span(bytes).subspan(at, length)});
       at += length;
     };
-    for (const zip::Entry* entry : entries_) {
+    for (const zip::Entry* entry : entries) {
       const uint64_t payload_end =
           entry->payload_offset + entry->compressed_size;
       add(entry->header_offset, entry->payload_offset - entry->header_offset);
       add(payload_end, entry->end - payload_end);
     }
     HAULWAY_TRY(source()->ReadMany(requests));
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      HAULWAY_TRY(archive_->zip().CheckFrame(*entries_[i], requests[2 * i].out,
+    for (size_t i = 0; i < entries.size(); ++i) {
+      HAULWAY_TRY(archive_->zip().CheckFrame(*entries[i], requests[2 * i].out,
                                              requests[2 * i + 1].out));
     }
     return Status();
@@ -382,9 +396,12 @@ class ZipCheckpoint : public FormatReader {
     SetSwaps();
     uint64_t without_crc = 0;
     uint64_t deflated = 0;
-    for (const RecordInfo& record : archive_->records()) {
-      if (record.crc32 == 0 && record.size > 0) ++without_crc;
-      if (record.deflated) ++deflated;
+    uint64_t records = 0;
+    for (const zip::Entry& entry : archive_->zip().entries()) {
+      if (!archive_->IsRecord(entry)) continue;
+      ++records;
+      if (entry.crc32 == 0 && entry.size > 0) ++without_crc;
+      if (entry.method == zip::kMethodDeflated) ++deflated;
     }
     const auto text = [](std::string_view value) -> FactValue {
       if (value.empty()) return std::monostate();
@@ -404,7 +421,7 @@ class ZipCheckpoint : public FormatReader {
         {"alignment", text(alignment_)},
         {"serialization_id", std::string(archive_->serialization_id())},
         {"pickle_protocol", int64_t{pickle_protocol_}},
-        {"records", uint64_t{archive_->records().size()}},
+        {"records", records},
         {"records_deflated", deflated},
         {"records_without_crc", without_crc},
     };

@@ -117,14 +117,13 @@ Status Archive::Init(std::shared_ptr<const ByteSource> source,
       auto zip,
       ZipReader::Open(std::move(source), options_.strictness, options_.limits));
   zip_ = std::move(zip);
-  HAULWAY_TRY(ListRecords());
+  HAULWAY_TRY(FindFolder());
   HAULWAY_TRY(FindOffsets());
   return ReadVersion(prefetch);
 }
 
-// Lists the records. The folder is the part before the first slash of the first
-// name (rule Z16).
-Status Archive::ListRecords() {
+// The folder is the part before the first slash of the first name.
+Status Archive::FindFolder() {
   const std::vector<Entry>& entries = zip_->entries();
   const std::string_view first = entries[0].name;
   const size_t slash = first.find('/');
@@ -135,33 +134,42 @@ Status Archive::ListRecords() {
         .At(entries[0].header_offset);
   }
   name_ = first.substr(0, slash);
-  const std::string prefix = name_ + "/";
-  records_.reserve(entries.size());
-  record_of_entry_.assign(entries.size(), NameIndex::kNone);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const Entry& entry = entries[i];
-    if (!entry.name.starts_with(prefix)) {
-      if (options_.strictness == Strictness::kLenient) continue;
-      return Status(Code::kCorrupt,
-                    fmt::format("file in archive is not in a subdirectory {}: "
-                                "{}",
-                                Quote(prefix), Quote(entry.name)))
-          .At(entry.header_offset);
-    }
-    const std::string_view name = entry.name.substr(prefix.size());
-    if (entry.is_folder() ||
-        (!options_.load_debug_symbols && name.ends_with(kDebugSymbols))) {
-      continue;
-    }
-    record_of_entry_[i] = static_cast<uint32_t>(records_.size());
-    records_.push_back({.name = name,
-                        .header_offset = entry.header_offset,
-                        .size = entry.size,
-                        .compressed_size = entry.compressed_size,
-                        .crc32 = entry.crc32,
-                        .deflated = entry.method == kMethodDeflated});
+  if (options_.strictness == Strictness::kLenient) return Status();
+  for (const Entry& entry : entries) {
+    if (IsInFolder(entry)) continue;
+    return Status(Code::kCorrupt,
+                  fmt::format("file in archive is not in a subdirectory {}: "
+                              "{}",
+                              Quote(name_ + "/"), Quote(entry.name)))
+        .At(entry.header_offset);
   }
   return Status();
+}
+
+bool Archive::IsInFolder(const Entry& entry) const {
+  return entry.name.size() > name_.size() && entry.name.starts_with(name_) &&
+         entry.name[name_.size()] == '/';
+}
+
+bool Archive::IsRecord(const Entry& entry) const {
+  return IsInFolder(entry) && !entry.is_folder() &&
+         (options_.load_debug_symbols || !entry.name.ends_with(kDebugSymbols));
+}
+
+const std::vector<RecordInfo>& Archive::records() const {
+  std::call_once(listed_, [&] {
+    records_.reserve(zip_->entries().size());
+    for (const Entry& entry : zip_->entries()) {
+      if (!IsRecord(entry)) continue;
+      records_.push_back({.name = entry.name.substr(name_.size() + 1),
+                          .header_offset = entry.header_offset,
+                          .size = entry.size,
+                          .compressed_size = entry.compressed_size,
+                          .crc32 = entry.crc32,
+                          .deflated = entry.method == kMethodDeflated});
+    }
+  });
+  return records_;
 }
 
 // Computes the offsets. The record .storage_alignment has the alignment, but
@@ -244,17 +252,20 @@ const Entry* Archive::FindEntryAfter(const Entry* last, std::string_view folder,
 
 const RecordInfo* Archive::Find(std::string_view name) const {
   const Entry* entry = FindEntry(name);
-  if (entry == nullptr) return nullptr;
-  const uint32_t record = record_of_entry_[entry - zip_->entries().data()];
-  return record == NameIndex::kNone ? nullptr : &records_[record];
+  if (entry == nullptr || !IsRecord(*entry)) return nullptr;
+  // The records are entries in the same order, and few entries are no records.
+  const std::vector<RecordInfo>& all = records();
+  auto at = static_cast<size_t>(entry - zip_->entries().data());
+  at = std::min(at, all.size() - 1);
+  while (all[at].name.data() != entry->name.data() + name_.size() + 1) --at;
+  return &all[at];
 }
 
 Result<const Entry*> Archive::Existing(std::string_view name) const {
-  if (Find(name) == nullptr) {
-    return Status(Code::kNotFound, fmt::format("no record {}", Quote(name)))
-        .Of(source().name());
-  }
-  return FindEntry(name);
+  const Entry* entry = FindEntry(name);
+  if (entry != nullptr && IsRecord(*entry)) return entry;
+  return Status(Code::kNotFound, fmt::format("no record {}", Quote(name)))
+      .Of(source().name());
 }
 
 Status Archive::CheckCrc(const Entry& entry,

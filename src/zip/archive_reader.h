@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,7 +34,7 @@ class Archive final : public ArchiveReader {
     return serialization_id_;
   }
   const ByteSource& source() const override { return *zip_->source(); }
-  const std::vector<RecordInfo>& records() const override { return records_; }
+  const std::vector<RecordInfo>& records() const override;
   const RecordInfo* Find(std::string_view name) const override;
   Result<Buffer> Read(std::string_view name) const override;
   Status ReadInto(std::string_view name,
@@ -49,6 +50,8 @@ class Archive final : public ArchiveReader {
   Result<uint64_t> DataOffset(std::string_view name) const override;
 
   const ZipReader& zip() const { return *zip_; }
+  // Returns whether an entry is one of records().
+  bool IsRecord(const Entry& entry) const;
   // Returns the entry of a record, or null. Ignores case if lenient.
   const Entry* FindEntry(std::string_view name) const;
   // Returns the entry of `folder` + `name`. Tries the entry after `last` first,
@@ -69,7 +72,9 @@ class Archive final : public ArchiveReader {
   explicit Archive(const ArchiveOptions& options) : options_(options) {}
   Status Init(std::shared_ptr<const ByteSource> source,
               std::span<const std::string_view> prefetch);
-  Status ListRecords();
+  bool IsInFolder(const Entry& entry) const;
+  // Finds the folder, and checks that the records are in it (rule Z16).
+  Status FindFolder();
   Status FindOffsets();
   Status ReadVersion(std::span<const std::string_view> prefetch);
   // Checks a record by rule Z21.
@@ -81,8 +86,9 @@ class Archive final : public ArchiveReader {
   const ArchiveOptions options_;
   std::shared_ptr<ZipReader> zip_;
   std::string name_;
-  std::vector<RecordInfo> records_;
-  std::vector<uint32_t> record_of_entry_;
+  // Made when they are first asked for; checkpoints need the entries only.
+  mutable std::once_flag listed_;
+  mutable std::vector<RecordInfo> records_;
   std::vector<std::optional<Buffer>> prefetched_;
   uint64_t version_ = 0;
   std::string serialization_id_;

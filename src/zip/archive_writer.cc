@@ -86,7 +86,9 @@ class Writer : public ArchiveWriter {
     HAULWAY_TRY(WriteMissing(
         version_ < kVersionInData ? "version" : ".data/version", version));
     HAULWAY_TRY(WriteMissing("byteorder", order));
-    id_ = zip::SerializationId(entries_);
+    zip::SerializationId digits;
+    for (const zip::NewEntry& entry : entries_) digits.Add(entry.name, entry);
+    id_ = digits.Digits();
     zip::NewEntry id;
     id.name = zip::kIdRecord;
     id.header_offset = end_;

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <unordered_set>
 #include <utility>
 
-#include "base/encoder.h"
 #include "base/text.h"
 #include "haulway/archive.h"
 #include "zip/zip_format.h"
@@ -55,16 +53,6 @@ void EncodeName(const NewEntry& entry, std::string_view folder,
   out->Text(folder);
   out->Text("/");
   out->Text(entry.name);
-}
-
-uint64_t DirectoryBytes(std::span<const NewEntry> entries,
-                        std::string_view folder) {
-  uint64_t bytes = 0;
-  for (const NewEntry& entry : entries) {
-    bytes += kDirectoryEntryBytes + FullNameBytes(entry.name, folder) +
-             Zip64Bytes(entry);
-  }
-  return bytes;
 }
 
 size_t Combine(size_t seed, size_t value) {
@@ -142,59 +130,74 @@ void EncodeDescriptor(const NewEntry& entry, std::span<std::byte> out) {
   }
 }
 
+uint64_t DirectoryEntryBytes(const NewEntry& entry, std::string_view folder) {
+  return kDirectoryEntryBytes + FullNameBytes(entry.name, folder) +
+         Zip64Bytes(entry);
+}
+
 uint64_t EndBytes(std::span<const NewEntry> entries, std::string_view folder) {
-  return DirectoryBytes(entries, folder) + kZip64EndBytes + kZip64LocatorBytes +
-         kEndBytes;
+  uint64_t bytes = kZip64EndBytes + kZip64LocatorBytes + kEndBytes;
+  for (const NewEntry& entry : entries) {
+    bytes += DirectoryEntryBytes(entry, folder);
+  }
+  return bytes;
+}
+
+void EncodeDirectoryEntry(const NewEntry& entry, std::string_view folder,
+                          ByteEncoder* out) {
+  const bool is_folder = entry.name.ends_with('/');
+  out->Text(std::string_view("PK\1\2", 4));
+  out->U16(0);  // Version made by.
+  out->U16(entry.deflated ? kVersionDeflate : 0);
+  out->U16(Flags(entry));
+  out->U16(entry.deflated ? kMethodDeflated : kMethodStored);
+  out->U32(0);  // Time and date.
+  out->U32(entry.crc32);
+  out->U32(std::min(entry.stored_size, kMax32));
+  out->U32(std::min(entry.size, kMax32));
+  out->U16(FullNameBytes(entry.name, folder));
+  out->U16(Zip64Bytes(entry));
+  out->Fill(6, 0);  // Comment, disk, internal attributes.
+  out->U32(is_folder ? kFolderAttribute : 0);
+  out->U32(std::min(entry.header_offset, kMax32));
+  EncodeName(entry, folder, out);
+  EncodeZip64(entry, entry.stored_size, out);
+}
+
+void EncodeEndRecordsOf(uint64_t entries, uint64_t directory_offset,
+                        ByteEncoder* out) {
+  const uint64_t directory_bytes = out->position();
+  // The versions that torch writes.
+  EncodeEndRecords({.entries = entries,
+                    .directory_offset = directory_offset,
+                    .directory_bytes = directory_bytes,
+                    .end_offset = directory_offset + directory_bytes},
+                   Zip64Versions{.made_by = 0x031E, .needed = 0x002D}, out);
 }
 
 void EncodeEnd(std::span<const NewEntry> entries, std::string_view folder,
                uint64_t directory_offset, std::span<std::byte> out) {
   ByteEncoder encoder(out);
   for (const NewEntry& entry : entries) {
-    const bool is_folder = entry.name.ends_with('/');
-    encoder.Text(std::string_view("PK\1\2", 4));
-    encoder.U16(0);  // Version made by.
-    encoder.U16(entry.deflated ? kVersionDeflate : 0);
-    encoder.U16(Flags(entry));
-    encoder.U16(entry.deflated ? kMethodDeflated : kMethodStored);
-    encoder.U32(0);  // Time and date.
-    encoder.U32(entry.crc32);
-    encoder.U32(std::min(entry.stored_size, kMax32));
-    encoder.U32(std::min(entry.size, kMax32));
-    encoder.U16(FullNameBytes(entry.name, folder));
-    encoder.U16(Zip64Bytes(entry));
-    encoder.Fill(6, 0);  // Comment, disk, internal attributes.
-    encoder.U32(is_folder ? kFolderAttribute : 0);
-    encoder.U32(std::min(entry.header_offset, kMax32));
-    EncodeName(entry, folder, &encoder);
-    EncodeZip64(entry, entry.stored_size, &encoder);
+    EncodeDirectoryEntry(entry, folder, &encoder);
   }
-  const uint64_t directory_bytes = encoder.position();
-  // The versions that torch writes.
-  EncodeEndRecords({.entries = entries.size(),
-                    .directory_offset = directory_offset,
-                    .directory_bytes = directory_bytes,
-                    .end_offset = directory_offset + directory_bytes},
-                   Zip64Versions{.made_by = 0x031E, .needed = 0x002D},
-                   &encoder);
+  EncodeEndRecordsOf(entries.size(), directory_offset, &encoder);
 }
 
-std::string SerializationId(std::span<const NewEntry> entries) {
-  // The value depends on the order in which libstdc++ iterates the set.
-  std::unordered_set<std::string> names;
-  size_t crcs = 0;
-  for (const NewEntry& entry : entries) {
-    names.insert(entry.name);
-    if (entry.has_false_descriptor) {
-      crcs = Combine(crcs, entry.false_descriptor);
-    }
-    if (entry.size > 0) crcs = Combine(crcs, entry.crc32);
+void SerializationId::Add(std::string_view name, const NewEntry& entry) {
+  names_.insert(name);
+  if (entry.has_false_descriptor) {
+    crcs_ = Combine(crcs_, entry.false_descriptor);
   }
+  if (entry.size > 0) crcs_ = Combine(crcs_, entry.crc32);
+}
+
+std::string SerializationId::Digits() const {
   size_t hash = 0;
-  for (const std::string& name : names) {
-    hash = Combine(hash, std::hash<std::string>()(name));
+  for (const std::string_view name : names_) {
+    hash = Combine(hash, std::hash<std::string_view>()(name));
   }
-  return fmt::format("{:020}{:020}", hash, crcs);
+  return fmt::format("{:020}{:020}", hash, crcs_);
 }
 
 }  // namespace haulway::zip

@@ -9,7 +9,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 
+#include "base/encoder.h"
 #include "haulway/status.h"
 
 namespace haulway::zip {
@@ -54,8 +56,28 @@ uint64_t EndBytes(std::span<const NewEntry> entries, std::string_view folder);
 void EncodeEnd(std::span<const NewEntry> entries, std::string_view folder,
                uint64_t directory_offset, std::span<std::byte> out);
 
-// Returns the .data/serialization_id that torch writes after these records.
-std::string SerializationId(std::span<const NewEntry> entries);
+// The parts of EndBytes() and EncodeEnd(), for entries that are made one by
+// one: first each entry, then the end records, with the same encoder.
+uint64_t DirectoryEntryBytes(const NewEntry& entry, std::string_view folder);
+void EncodeDirectoryEntry(const NewEntry& entry, std::string_view folder,
+                          ByteEncoder* out);
+void EncodeEndRecordsOf(uint64_t entries, uint64_t directory_offset,
+                        ByteEncoder* out);
+
+// A SerializationId computes the .data/serialization_id that torch writes after
+// the records that were added.
+class SerializationId {
+ public:
+  // `name` must outlive this.
+  void Add(std::string_view name, const NewEntry& entry);
+  std::string Digits() const;
+
+ private:
+  // The value depends on the order in which libstdc++ iterates the set, which
+  // is the same for strings and views.
+  std::unordered_set<std::string_view> names_;
+  size_t crcs_ = 0;
+};
 
 // Fails with kInvalidArgument unless a record may have this name.
 Status CheckName(std::string_view name, std::string_view folder);
