@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "command.h"
@@ -121,6 +120,7 @@ void PrintJson(const LsOptions& options, const std::string& file,
     json.Key("requires_grad").Raw(tensor.requires_grad ? "true" : "false");
     if (!stats.empty()) AddStats(stats[i], &json);
     json.Key("kind").Text(Kind(tensor.kind)).End('}');
+    json.Flush();
   }
   json.End(']');
   if (options.tree) AddModules(index, entries, options.depth, &json);
@@ -129,14 +129,15 @@ void PrintJson(const LsOptions& options, const std::string& file,
 
 void PrintTable(const Options& options, const CheckpointIndex& index,
                 const std::vector<Entry>& entries, uint64_t total) {
-  std::vector<uint64_t> uses(index.storages.size());
+  std::vector<uint32_t> uses(index.storages.size());
   for (const Entry& entry : index.entries) {
     const uint32_t row = index.tensors[entry.tensor].storage;
     if (row != kNoStorage) ++uses[row];
   }
   Table table("<<<>>>");
   table.Add({"name", "dtype", "shape", "bytes", "offset", "storage"});
-  std::set<uint32_t> storages;
+  std::vector<bool> seen(index.storages.size());
+  uint64_t storages = 0;
   uint64_t unique = 0;
   for (const Entry& entry : entries) {
     const TensorInfo& tensor = index.tensors[entry.tensor];
@@ -144,7 +145,11 @@ void PrintTable(const Options& options, const CheckpointIndex& index,
     if (tensor.storage != kNoStorage) {
       const StorageInfo& info = index.storages[tensor.storage];
       storage = Escape(info.key) + (uses[tensor.storage] > 1 ? " shared" : "");
-      if (storages.insert(tensor.storage).second) unique += info.nbytes;
+      if (!seen[tensor.storage]) {
+        seen[tensor.storage] = true;
+        ++storages;
+        unique += info.nbytes;
+      }
     }
     table.Add({Escape(entry.name), std::string(Name(tensor.dtype)),
                Shape(ElementShape(tensor.dtype, tensor.shape)),
@@ -153,7 +158,7 @@ void PrintTable(const Options& options, const CheckpointIndex& index,
   }
   table.Print();
   fmt::print("{}, {}; {}, {}\n", Counted(entries.size(), "tensor"),
-             Size(total, options.bytes), Counted(storages.size(), "storage"),
+             Size(total, options.bytes), Counted(storages, "storage"),
              Size(unique, options.bytes));
 }
 

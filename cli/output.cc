@@ -182,19 +182,36 @@ Json& Json::Spelled(std::string_view value, Spelling spelling) {
 }
 void Json::Print() const { fmt::print("{}\n", out_); }
 
-void Table::Print() const {
-  std::vector<size_t> width(align_.size());
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      width[i] = std::max(width[i], Columns(row[i]));
-    }
+void Json::Flush() {
+  constexpr size_t kMuch = 64 * 1024;
+  if (out_.size() < kMuch) return;
+  // The last character says whether a comma follows.
+  const std::string_view begin(out_.data(), out_.size() - 1);
+  fmt::print("{}", begin);
+  out_.erase(0, begin.size());
+}
+
+void Table::Add(const std::vector<std::string>& row) {
+  for (size_t i = 0; i < align_.size(); ++i) {
+    const std::string_view cell = i < row.size() ? row[i] : std::string_view();
+    width_[i] = std::max(width_[i], Columns(cell));
+    text_ += cell;
+    sizes_.push_back(static_cast<uint32_t>(cell.size()));
   }
-  for (const auto& row : rows_) {
+}
+
+void Table::Print() const {
+  size_t at = 0;
+  for (size_t row = 0; row < sizes_.size(); row += align_.size()) {
     std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string pad(width[i] - Columns(row[i]), ' ');
+    for (size_t i = 0; i < align_.size(); ++i) {
+      const std::string_view cell(text_.data() + at, sizes_[row + i]);
+      at += cell.size();
+      const std::string pad(width_[i] - Columns(cell), ' ');
       line += i == 0 ? "" : "  ";
-      line += align_[i] == '<' ? row[i] + pad : pad + row[i];
+      if (align_[i] == '>') line += pad;
+      line += cell;
+      if (align_[i] == '<') line += pad;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     fmt::print("{}\n", line);

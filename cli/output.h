@@ -60,6 +60,8 @@ class Json {
     });
     return *this;
   }
+  // Prints most of what there is if that is much, so that it need not be kept.
+  void Flush();
   void Print() const;
   const std::string& text() const { return out_; }
 
@@ -107,13 +109,18 @@ void PrintFindings(const std::vector<Finding>& findings);
 class Table {
  public:
   // `align` has '<' or '>' per column.
-  explicit Table(std::string_view align) : align_(align) {}
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  explicit Table(std::string_view align)
+      : align_(align), width_(align.size()) {}
+  // Requires: at most one cell per column.
+  void Add(const std::vector<std::string>& row);
   void Print() const;
 
  private:
   std::string align_;
-  std::vector<std::vector<std::string>> rows_;
+  std::vector<size_t> width_;
+  // All cells, row by row, and the bytes of each.
+  std::string text_;
+  std::vector<uint32_t> sizes_;
 };
 
 }  // namespace haulway::cli
