@@ -137,4 +137,11 @@ inline bool IsRemote(const ByteSource& source) {
   return traits.remote && !traits.local_file;
 }
 
+// Runs `work`, which reads from `source`, and handles signals meanwhile if that
+// may wait for a server.
+template <class Work>
+auto ReadFrom(const ByteSource& source, const Work& work) {
+  return IsRemote(source) ? Minding(work) : Unwrap(WithoutGil(work));
+}
+
 }  // namespace haulway::python

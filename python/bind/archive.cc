@@ -16,6 +16,7 @@
 
 #include "base/errors.h"
 #include "base/memory.h"
+#include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/writing.h"
 
@@ -34,14 +35,20 @@ const RecordInfo& Existing(const ArchiveReader& archive,
   return *record;
 }
 
+// A ChunkReader, and the archive that it reads.
+struct Chunks {
+  std::shared_ptr<const ArchiveReader> archive;
+  std::unique_ptr<ChunkReader> reader;
+};
+
 }  // namespace
 
 void BindArchive(nb::module_& module) {
-  nb::class_<ChunkReader>(module, "ChunkReader")
-      .def("next", [](ChunkReader& self, uint64_t bytes) {
+  nb::class_<Chunks>(module, "ChunkReader")
+      .def("next", [](Chunks& self, uint64_t bytes) {
         std::vector<std::byte> piece(bytes);
-        const uint64_t length =
-            Unwrap(WithoutGil([&] { return self.Next(piece); }));
+        const uint64_t length = ReadFrom(
+            self.archive->source(), [&] { return self.reader->Next(piece); });
         return nb::bytes(reinterpret_cast<const char*>(piece.data()), length);
       });
 
@@ -75,12 +82,13 @@ void BindArchive(nb::module_& module) {
            })
       .def("data_offset",
            [](const ArchiveReader& self, std::string_view name) {
-             return Unwrap(WithoutGil([&] { return self.DataOffset(name); }));
+             return ReadFrom(self.source(),
+                             [&] { return self.DataOffset(name); });
            })
       .def("read",
            [](const ArchiveReader& self, std::string_view name) {
              return MakeMemory(
-                 Unwrap(WithoutGil([&] { return self.Read(name); })));
+                 ReadFrom(self.source(), [&] { return self.Read(name); }));
            })
       .def("read_parallel",
            [](const ArchiveReader& self, std::string_view name,
@@ -91,15 +99,19 @@ void BindArchive(nb::module_& module) {
              const uint64_t size = Existing(self, name).size;
              Buffer bytes = Unwrap(AllocateBuffer(size));
              if (size > 0) {
-               Check(WithoutGil([&] {
-                 return self.ReadParallel(name, additional, threshold,
-                                          bytes.mutable_bytes());
-               }));
+               ReadFrom(self.source(), [&]() -> Result<bool> {
+                 HAULWAY_TRY(self.ReadParallel(name, additional, threshold,
+                                               bytes.mutable_bytes()));
+                 return true;
+               });
              }
              return MakeMemory(std::move(bytes));
            })
-      .def("chunks", [](const ArchiveReader& self, std::string_view name) {
-        return Unwrap(WithoutGil([&] { return self.OpenChunks(name); }));
+      .def("chunks", [](std::shared_ptr<ArchiveReader> self,
+                        std::string_view name) {
+        auto reader =
+            ReadFrom(self->source(), [&] { return self->OpenChunks(name); });
+        return std::make_unique<Chunks>(std::move(self), std::move(reader));
       });
 
   module.def("open_archive", [](std::shared_ptr<ByteSource> source, bool strict,
@@ -107,8 +119,8 @@ void BindArchive(nb::module_& module) {
     ArchiveOptions options;
     options.strictness = strict ? Strictness::kStrict : Strictness::kLenient;
     options.load_debug_symbols = debug_symbols;
-    return std::const_pointer_cast<ArchiveReader>(Unwrap(WithoutGil(
-        [&] { return ArchiveReader::Open(std::move(source), options); })));
+    return std::const_pointer_cast<ArchiveReader>(ReadFrom(
+        *source, [&] { return ArchiveReader::Open(source, options); }));
   });
   module.def("compute_payload_offset", &ComputePayloadOffset);
   // Returns the address of a buffer. torch passes a buffer to a writing

@@ -412,9 +412,7 @@ void BindCheckpoint(nb::module_& module) {
       .def("read_storage",
            [](const Checkpoint& self, uint32_t row) {
              const auto read_it = [&] { return self.ReadStorage(row); };
-             Buffer bytes = IsRemote(self.source())
-                                ? Minding(read_it)
-                                : Unwrap(WithoutGil(read_it));
+             Buffer bytes = ReadFrom(self.source(), read_it);
              const StorageInfo& info = self.index().storages[row];
              nb::object read = nb::none();
              if (!self.source().View(0, 0).has_value()) {
@@ -432,11 +430,7 @@ void BindCheckpoint(nb::module_& module) {
                    self.ReadStorageRange(row, offset, bytes.mutable_bytes()));
                return true;
              };
-             if (length > 0 && IsRemote(self.source())) {
-               Minding(read);
-             } else if (length > 0) {
-               Unwrap(WithoutGil(read));
-             }
+             if (length > 0) ReadFrom(self.source(), read);
              return MakeMemory(std::move(bytes));
            })
       // Reads several storages at once: (list of Memory, stats).
@@ -482,8 +476,7 @@ void BindCheckpoint(nb::module_& module) {
           return Checkpoint::Open(std::move(source), options,
                                   retries.value_or(kDefaultRetries), wanted);
         };
-        return std::const_pointer_cast<Checkpoint>(
-            IsRemote(*source) ? Minding(open) : Unwrap(WithoutGil(open)));
+        return std::const_pointer_cast<Checkpoint>(ReadFrom(*source, open));
       },
       nb::arg("source"), nb::arg("opening") = nb::dict(),
       nb::arg("retries").none() = nb::none(),

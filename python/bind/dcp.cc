@@ -175,8 +175,7 @@ nb::object Meta(const std::optional<dcp::StorageMeta>& meta) {
 nb::tuple MetadataOf(std::shared_ptr<ByteSource> source, nb::dict opening) {
   const OpenOptions options = OpenOptionsOf(std::move(opening));
   const auto read = [&] { return ReadDcpMetadata(*source, options); };
-  const auto file =
-      IsRemote(*source) ? Minding(read) : Unwrap(WithoutGil(read));
+  const auto file = ReadFrom(*source, read);
   const dcp::Metadata& metadata = file->metadata;
   const GcPause pause;
   nb::object version = nb::none();
@@ -204,7 +203,8 @@ void BindDcp(nb::module_& module) {
       "dcp_chunks",
       [](const Checkpoint& checkpoint) {
         const std::vector<StoredChunk> chunks =
-            Unwrap(WithoutGil([&] { return ListChunks(checkpoint.reader()); }));
+            ReadFrom(checkpoint.source(),
+                     [&] { return ListChunks(checkpoint.reader()); });
         nb::list list;
         for (const StoredChunk& chunk : chunks) {
           list.append(nb::make_tuple(chunk.tensor, Numbers(chunk.offsets),

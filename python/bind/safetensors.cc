@@ -22,6 +22,7 @@
 
 #include "base/errors.h"
 #include "base/memory.h"
+#include "base/progress.h"
 #include "bind/bindings.h"
 #include "haulway/buffer.h"
 #include "haulway/checkpoint.h"
@@ -140,20 +141,19 @@ void BindSafetensors(nb::module_& module) {
     OpenOptions options;
     options.strictness = Strictness::kLenient;
     return std::const_pointer_cast<Checkpoint>(
-        Unwrap(WithoutGil([&]() -> Result<std::shared_ptr<const Checkpoint>> {
-          HAULWAY_ASSIGN(
-              auto reader,
-              EntryOf(Format::kSafetensors).open(std::move(source), options));
+        ReadFrom(*source, [&]() -> Result<std::shared_ptr<const Checkpoint>> {
+          HAULWAY_ASSIGN(auto reader,
+                         EntryOf(Format::kSafetensors).open(source, options));
           return std::make_shared<const Checkpoint>(std::move(reader));
-        })));
+        }));
   });
   module.def("safetensors_refusal", [](const ByteSource& source) {
-    return Unwrap(WithoutGil([&] { return Refusal(source); }));
+    return ReadFrom(source, [&] { return Refusal(source); });
   });
   // Returns the JSON header, read from the checkpoint's source.
   module.def("safetensors_header", [](const Checkpoint& checkpoint) {
-    const Header header =
-        Unwrap(WithoutGil([&] { return ReadHeader(checkpoint.source()); }));
+    const Header header = ReadFrom(
+        checkpoint.source(), [&] { return ReadHeader(checkpoint.source()); });
     return nb::bytes(header.text.data(), header.text.size());
   });
   module.def("sorted_names", &SortedNames);
@@ -177,8 +177,9 @@ void BindSafetensors(nb::module_& module) {
                 nb::object from_dlpack) -> nb::object {
                const TensorInfo& tensor = checkpoint.index().tensors.at(row);
                if (tensor.nbytes == 0) return nb::none();
-               Buffer bytes = Unwrap(WithoutGil(
-                   [&] { return checkpoint.ReadStorage(tensor.storage); }));
+               Buffer bytes = ReadFrom(checkpoint.source(), [&] {
+                 return checkpoint.ReadStorage(tensor.storage);
+               });
                if (!bytes.writable()) return nb::none();
                nb::object lent =
                    DlpackLender(std::move(from_dlpack))
@@ -193,10 +194,11 @@ void BindSafetensors(nb::module_& module) {
                const TensorInfo& tensor = checkpoint.index().tensors.at(row);
                if (tensor.nbytes == 0) return nb::none();
                Buffer bytes = Unwrap(AllocateBuffer(tensor.nbytes));
-               Check(WithoutGil([&] {
-                 return checkpoint.ReadStorageRange(tensor.storage, 0,
-                                                    bytes.mutable_bytes());
-               }));
+               ReadFrom(checkpoint.source(), [&]() -> Result<bool> {
+                 HAULWAY_TRY(checkpoint.ReadStorageRange(
+                     tensor.storage, 0, bytes.mutable_bytes()));
+                 return true;
+               });
                nb::object lent =
                    DlpackLender(std::move(from_dlpack))
                        .Lend(std::move(bytes), tensor.dtype, tensor.shape);

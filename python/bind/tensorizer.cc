@@ -73,9 +73,9 @@ using Rows = std::vector<uint32_t>;
 class Headers {
  public:
   Headers(const Checkpoint& checkpoint, const Rows& rows)
-      : headers_(Unwrap(WithoutGil([&] {
+      : headers_(ReadFrom(checkpoint.source(), [&] {
           return ReadTensorizerHeaders(checkpoint.reader(), rows);
-        }))) {
+        })) {
     for (const uint32_t row : rows) {
       const TensorInfo& tensor = checkpoint.index().tensors[row];
       tensors_.push_back({std::string(Name(tensor.dtype)),

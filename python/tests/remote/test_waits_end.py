@@ -147,7 +147,8 @@ def test_calls_end_by_their_time_limits(
 
 @pytest.mark.parametrize("name", [
     "http, before the first byte", "http, after the head",
-    "redis, before the first byte"])
+    "s3, in the second answer", "redis, before the first byte",
+    "redis, in a value"])
 def test_calls_end_by_an_interrupt(name, data, tmp_path, monkeypatch):
     stalling = SERVERS[name](data)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
