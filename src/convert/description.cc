@@ -54,8 +54,8 @@ class Describing {
     HAULWAY_TRY(CheckMetadata(options_.metadata, to_));
     const Leaves leaves = FindLeaves(index_);
     HAULWAY_TRY(CheckPatterns(leaves));
-    for (const LeftOut& other : leaves.others) {
-      if (IsWanted(other.name)) made_.left_out.push_back(other);
+    for (const OtherLeaf& other : leaves.others) {
+      if (IsWanted(other.name)) made_.left_out.push_back(other.left_out());
     }
     const std::map<std::string_view, std::string_view> keys(leaves.keys.begin(),
                                                             leaves.keys.end());
@@ -86,7 +86,7 @@ class Describing {
     const std::vector<NamedTensor> tensors = NameTensors(index_);
     std::vector<std::string_view> names;
     for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
-    for (const LeftOut& other : leaves.others) names.push_back(other.name);
+    for (const OtherLeaf& other : leaves.others) names.push_back(other.name);
     return options_.names->CheckUsed(names);
   }
 

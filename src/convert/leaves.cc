@@ -97,13 +97,13 @@ class Walk {
     }
   }
 
-  void Other(const std::string& path, std::string why) {
+  void Other(const std::string& path, std::string why, bool is_key = false) {
     if (leaves_.others.size() >= kMostOthers) {
       ++left_;
       return;
     }
     leaves_.others.push_back(
-        {path.empty() ? "the object" : path, std::move(why)});
+        {path.empty() ? "the object" : path, std::move(why), is_key});
   }
 
   void Visit(const Place& place) {
@@ -131,9 +131,9 @@ class Walk {
     }
     for (const MappingItem& item : items) {
       if (item.key.is(Kind::kString) || item.key.is(Kind::kRawString)) continue;
-      Other(
-          place.Child(item.value, item.key).path,
-          fmt::format("its key is {}, which became text", KindName(item.key)));
+      Other(place.Child(item.value, item.key).path,
+            fmt::format("{}, which became text", KindName(item.key)),
+            /*is_key=*/true);
     }
   }
 

@@ -18,8 +18,20 @@
 
 namespace haulway::convert {
 
+// A number, text or object, by its path.
+struct OtherLeaf {
+  std::string name;
+  std::string why;
+  // Only the key is none of text; what it leads to is converted.
+  bool is_key = false;
+
+  LeftOut left_out() const {
+    return {is_key ? "the key of " + name : name, why};
+  }
+};
+
 struct Leaves {
-  std::vector<LeftOut> others;  // Numbers, text and objects, by path.
+  std::vector<OtherLeaf> others;
   // Paths of tensors that consist of several tensors: sparse and nested ones.
   // Each as names have it with and without escaped dots.
   std::set<std::string, std::less<>> composed;

@@ -387,9 +387,9 @@ class Repairing {
     report_.left_out = std::move(models_.front()->left_out());
     HAULWAY_TRY(convert::CopyMetadata(first->checkpoint().index(), files.format,
                                       {}, &all, &report_.left_out));
-    for (LeftOut& other :
+    for (const convert::OtherLeaf& other :
          convert::FindLeaves(first->checkpoint().index()).others) {
-      report_.left_out.push_back(std::move(other));
+      report_.left_out.push_back(other.left_out());
     }
     convert::ModelFiles set(path_, files);
     HAULWAY_TRY(set.Write(std::move(all)));

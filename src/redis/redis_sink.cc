@@ -211,10 +211,12 @@ class Sink : public ByteSink {
   }
 
   Status IsThere() const {
-    return Status(Code::kInvalidArgument,
-                  fmt::format("key {} is there already: expected a new {}, or "
-                              "the option overwrite",
-                              Quote(KeyOfAll()), is_value_ ? "key" : "prefix"));
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("key {} is there already: expected a new {}, or "
+                    "the option overwrite, which save, writer, convert "
+                    "and put have",
+                    Quote(KeyOfAll()), is_value_ ? "key" : "prefix"));
   }
 
   Status CheckAbsent() {

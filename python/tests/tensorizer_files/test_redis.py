@@ -127,6 +127,10 @@ def test_what_is_there_is_not_replaced(client, url):
     haulway.save({"w": torch.zeros(3)}, url + "m", format="tensorizer")
     with pytest.raises(haulway.Error, match="'m:header:0' is there already"):
         haulway.save({"w": torch.ones(3)}, url + "m", format="tensorizer")
+    # This class has no such option, so the message names the calls that have.
+    with pytest.raises(haulway.Error, match="which save, writer, convert"):
+        with haulway.tensorizer.TensorSerializer(url + "m") as out:
+            out.write_state_dict({"w": torch.ones(3)})
     same_tensors(haulway.load(url + "m"), {"w": torch.zeros(3)})
 
 
