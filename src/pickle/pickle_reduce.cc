@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "pickle/pickle_globals.h"
 #include "pickle/pickle_machine.h"
 #include "pickle/pickle_text.h"
 
@@ -81,7 +82,10 @@ Status Machine::MeetGlobal(std::string_view module, std::string_view name,
   const Global* met = &global->global();
   result_.mentions.push_back({met, op_byte()});
   if (met->allowed || known != KeyTable::kNew) return {};
-  return RefuseOpaque(fmt::format("global {} is not allowed", FullName(*met)));
+  const std::string_view needed = ImportThatAllows(met->module);
+  return RefuseOpaque(fmt::format(
+      "global {} is not allowed{}", FullName(*met),
+      needed.empty() ? "" : fmt::format(" before `import {}`", needed)));
 }
 
 Status Machine::ReadGlobal(Value* global) {

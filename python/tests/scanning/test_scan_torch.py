@@ -173,6 +173,12 @@ def test_the_file_of_a_rank_is_as_safe_as_torch_says(rank_file):
     assert needed == "import torch.distributed.tensor"
     assert haulway.open(rank_file).keys() == ["w", "w._local_tensor", "step"]
     assert read().returncode != 0 and read(f"{needed}\n").returncode == 0
+    load = "import haulway, sys; haulway.load(sys.argv[1])"
+    told = subprocess.run([sys.executable, "-c", load, rank_file],
+                          capture_output=True, text=True)
+    assert f"is not allowed before `{needed}`" in told.stderr
+    subprocess.run([sys.executable, "-W", "ignore", "-c", f"{needed}\n{load}",
+                    rank_file], check=True)
 
 
 def test_what_a_rank_names_is_only_made_for_a_state():
