@@ -183,8 +183,6 @@ class HAULWAY_EXPORT ArenaWriter {
   // consumer can make room by a release.
   bool LendsAll() const;
 
-  // Returns whether `bytes` would fit into an empty arena.
-  bool CouldFit(uint64_t bytes) const;
   // Counts in the statistics that something did not go through the arena.
   void CountFallback();
   // Waits until a unit may have been released, `or_until` returns true, or

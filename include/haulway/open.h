@@ -73,13 +73,9 @@ struct RemoteOptions {
   // Accept any server certificate. Anyone between this machine and the server
   // can then read and change the data.
   bool insecure = false;
-  // Follow redirects from https to http.
-  bool allow_downgrade = false;
 
   // "http://host:port", as curl accepts it; empty: none.
   std::string proxy;
-  // Hosts that are reached without the proxy, separated by commas.
-  std::string no_proxy;
   // If `proxy` is empty, use the environment variables http_proxy, https_proxy,
   // all_proxy and no_proxy.
   bool proxy_from_environment = false;
@@ -101,7 +97,6 @@ struct RemoteOptions {
   std::chrono::milliseconds longest_wait{20'000};
   // Maximum number of requests in flight.
   int connections = 16;
-  bool http2 = false;  // Use HTTP/2 if the server supports it: one connection.
 
   // A folder that caches what was read of remote objects, for other processes
   // as well; empty: no cache. An object is cached only if it can be told from

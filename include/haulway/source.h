@@ -43,7 +43,6 @@ constexpr std::span<const std::string_view> WordsOf(IoMode) {
 }
 // One of kIoModeWords.
 HAULWAY_EXPORT std::string_view Name(IoMode io);
-HAULWAY_EXPORT std::optional<IoMode> IoModeFromName(std::string_view name);
 
 struct ByteRange {
   uint64_t offset = 0;

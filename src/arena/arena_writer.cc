@@ -311,10 +311,4 @@ void ArenaWriter::CountFallback() {
   state_->region->header().fallbacks.fetch_add(1, std::memory_order_relaxed);
 }
 
-bool ArenaWriter::CouldFit(uint64_t bytes) const {
-  const uint64_t capacity =
-      state_->IsPool() ? state_->unit_limit : state_->region->facts().capacity;
-  return bytes <= capacity && state_->placement->Footprint(bytes) <= capacity;
-}
-
 }  // namespace haulway

@@ -206,10 +206,10 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(OpenOptions()), 9u);
   }
   {
-    // No row: allow_downgrade, no_proxy, proxy_from_environment, retry_budget,
-    // first_wait, longest_wait, http2, cancel.
+    // No row: proxy_from_environment, retry_budget, first_wait, longest_wait,
+    // cancel.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
-                                  p, q, r, s, t, u, v, w, x] = RemoteOptions();
+                                  p, q, r, s, t, u] = RemoteOptions();
     EXPECT_EQ(NamesOf(RemoteOptions()), 16u);
   }
   {

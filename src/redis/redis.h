@@ -17,8 +17,8 @@
 
 namespace haulway::redis {
 
-// Returns whether `uri` names a prefix, which can hold only a Tensorizer file,
-// rather than a plain value or something else.
+// Returns whether `uri`, of a scheme of Redis, names a prefix, which can hold
+// only a Tensorizer file, rather than a plain value or something else.
 bool IsPrefix(std::string_view uri);
 
 // Opens the source that `uri` names. Computes all keys from the header, without

@@ -26,7 +26,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/ascii.h"
 #include "base/checked.h"
 #include "base/text.h"
 #include "haulway/options.h"
@@ -501,11 +500,6 @@ class Source : public ByteSource {
 }  // namespace
 
 bool IsPrefix(std::string_view uri) {
-  const size_t colon = uri.find("://");
-  if (colon == uri.npos ||
-      !LowerCase(uri.substr(0, colon)).starts_with("redis")) {
-    return false;
-  }
   const auto target = ParseTarget(uri, "redis://localhost");
   return target.ok() && target->key.empty();
 }
