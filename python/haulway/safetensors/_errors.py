@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 from .._errors import Error
@@ -28,19 +29,31 @@ def as_ours(error, message):
     return SafetensorError(message, error.code, error.byte, error.errno or 0)
 
 
+class DeviceError(SafetensorError, RuntimeError):
+    """A device that cannot be used; a RuntimeError, as in the package."""
+
+
 @contextlib.contextmanager
-def raising(what):
-    """Returns a `with` block that converts errors of reading a file to
-    SafetensorErrors that begin with `what`."""
+def raising(what, device="cpu"):
+    """Returns a `with` block that converts errors of reading a file to `device`
+    to SafetensorErrors that begin with `what`."""
     try:
         yield
     except Error as error:
+        # A file that is open is of a known format, and there.
+        if device != "cpu" and error.code in ("kUnsupported", "kNotFound"):
+            raise DeviceError(f"device {device}: {error}", error.code) from error
         raise as_ours(error, f"{what}: {error}") from error
 
 
-def written(error):
-    """Returns the SafetensorError for a failed write."""
-    if error.errno:
-        why = f"{os.strerror(error.errno)} (os error {error.errno})"
+def written(error, path=None):
+    """Returns the SafetensorError for a failed write of a file."""
+    number, place = error.errno, ""
+    if path is not None and os.path.isdir(path):
+        number = errno.EISDIR
+    elif path is not None and not os.path.isdir(os.path.dirname(path) or "."):
+        place = f' at path "{path}"'
+    if number:
+        why = f"{os.strerror(number)} (os error {number}){place}"
         return as_ours(error, f"Error while serializing: I/O error: {why}")
     return as_ours(error, f"Error while serializing: {error}")

@@ -267,7 +267,7 @@ class _File:
             lent = _haulway.lend_tensor(self.core, row, self._from_dlpack)
             if lent is not None:
                 return lent
-        with raising(f"Could not read tensor {name} from file"):
+        with raising(f"Could not read tensor {name} from file", self.device):
             if self._is_direct and 0 < info.nbytes <= _LITTLE:
                 if self._is_torch and self.device == "cpu":
                     lent = _haulway.read_tensor(
@@ -287,7 +287,7 @@ class _File:
 
     def tensors(self):
         check_tensors(self._numeric, self.core, self.header)
-        with raising("Could not read tensors from file"):
+        with raising("Could not read tensors from file", self.device):
             if self._is_torch and self.device == "cpu":
                 built = self._build()
             elif self._is_torch:
@@ -451,7 +451,7 @@ class _File:
                 part = part_of(row, info, _plan.as_index(key))
                 parts.append((name, key, part))
         brought = {}
-        with raising("Could not read tensors from file"):
+        with raising("Could not read tensors from file", self.device):
             rows = sorted({info.storage for _, info in wholes})
             storages = self._make.storages(self.core, rows, self._reading)
             for name, info in wholes:

@@ -109,7 +109,7 @@ def serialize_file(tensor_dict, filename, metadata=None):
              for name in ("durability", "threads")}, None, replaces_link=True,
         )
     except Error as error:
-        raise written(error) from error
+        raise written(error, path) from error
 
 
 def deserialize(bytes):
