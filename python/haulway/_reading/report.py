@@ -36,8 +36,9 @@ class Report(SimpleNamespace):
     The report of a file is true if nothing is wrong with it: if it is `ok`
     (verify()) or `safe` (scan()); the report of diff() if the two are `equal`.
 
-    A plain value: threads may share one that nobody changes. repr() counts
-    lists; to_dict() has all of them. Its methods raise nothing.
+    A plain value: threads may share one that nobody changes. repr() begins
+    with the first finding and counts lists; to_dict() has all of them. Its
+    methods raise nothing.
     """
 
     def __bool__(self):
@@ -52,9 +53,11 @@ class Report(SimpleNamespace):
 
     def __repr__(self):
         return described(self, *(
-            f"{name}={counted(len(value), 'item')}" if _is_long(value)
+            f"{name}={_counted(value)}" if _is_long(value)
             else f"{name}={shown(value)}"
-            for name, value in vars(self).items()
+            for name, value in sorted(
+                vars(self).items(),
+                key=lambda field: field[0] != "findings" or not field[1])
         ))
 
     def _repr_html_(self):
@@ -75,6 +78,17 @@ class Report(SimpleNamespace):
 
 def _is_long(value):
     return isinstance(value, (list, dict))
+
+
+def _counted(value):
+    """Returns the length of a list or dict, and of findings the first."""
+    length = counted(len(value), "item")
+    first = value[0] if isinstance(value, list) and value else None
+    message = getattr(first, "message", None)
+    if message is None:
+        return length
+    cause = message.partition("; ")[0]
+    return f"{length}: {shown(cause, max(len(cause), 1))}"
 
 
 def _in_cell(value):

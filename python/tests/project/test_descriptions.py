@@ -213,6 +213,16 @@ def test_html_escapes_what_comes_from_files(files):
     assert "plain" in text and "F64" in text
 
 
+def test_a_report_shows_the_first_fault(tmp_path):
+    path = tmp_path / "m.safetensors"
+    haulway.save({"a": np.zeros(100)}, path)
+    path.write_bytes(path.read_bytes()[:-10])
+    report = haulway.verify(path)
+    assert f"1 item: {report.findings[0].message[:40]!r}"[:-1] in repr(report)
+    assert "\x1b" not in repr(haulway.Report(
+        findings=[haulway.Report(message=HOSTILE)]))
+
+
 def test_html_of_many_tensors_stays_small(tmp_path):
     path = tmp_path / "many.safetensors"
     haulway.save({f"layer.{i}": np.zeros(1) for i in range(100_000)}, path)
