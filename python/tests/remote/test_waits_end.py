@@ -2,6 +2,7 @@
 second, and soon after its peer is gone, whatever the source does."""
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -129,7 +130,7 @@ def ended(work, errors):
     return time.monotonic() - start
 
 
-FAILURES = (haulway.Error, OSError, ValueError, RuntimeError)
+FAILURES = (haulway.Error, OSError, ValueError, RuntimeError, TypeError)
 
 
 @pytest.mark.parametrize("limits", [
@@ -258,6 +259,37 @@ def test_calls_end_that_wait_for_a_pipe(tmp_path):
             assert seconds is None or seconds < SOON, name
     finally:
         os.close(writer)
+
+
+class Stalling(io.BytesIO):
+    """A file object that reads truly `after` times, and then nothing."""
+
+    def __init__(self, data, after):
+        super().__init__(data)
+        self.left, self.stalled = after, threading.Event()
+
+    def read(self, *arguments):
+        self.wait()
+        return super().read(*arguments)
+
+    def readinto(self, out):
+        self.wait()
+        return super().readinto(out)
+
+    def wait(self):
+        self.left -= 1
+        if self.left < 0:
+            self.stalled.set()
+            time.sleep(60)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_calls_end_that_read_a_file_object(after, data, tmp_path):
+    for name, call in CALLS.items():
+        file = Stalling(data, after)
+        seconds = interrupted(
+            lambda: call(file, str(tmp_path / "out.pt")), file.stalled)  # noqa: B023
+        assert seconds is None or seconds < SOON, name
 
 
 FORKS = """
