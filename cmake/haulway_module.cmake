@@ -98,7 +98,7 @@ endfunction()
 
 # The libraries that the modules need, all together.
 set(HAULWAY_LIBRARIES fmt::fmt PkgConfig::libdeflate PkgConfig::libsodium
-    PkgConfig::liburing PkgConfig::re2 OpenSSL::SSL OpenSSL::Crypto simdjson::simdjson
+    PkgConfig::liburing PkgConfig::libxxhash PkgConfig::libzstd PkgConfig::re2 OpenSSL::SSL OpenSSL::Crypto simdjson::simdjson
     ZLIB::ZLIB ${CMAKE_DL_LIBS})
 
 # haulway_pkg_config(name)
@@ -158,10 +158,11 @@ function(haulway_library)
   # A program that links the archive must link its dependencies too. For the
   # shared library, neither these nor their descriptions are needed.
   set(HAULWAY_PC_NEEDS
-    "Requires: fmt libdeflate libsodium liburing re2 libssl libcrypto simdjson zlib")
+    "Requires: fmt libdeflate libsodium liburing libxxhash libzstd re2 libssl")
+  string(APPEND HAULWAY_PC_NEEDS " libcrypto simdjson zlib")
   if(BUILD_SHARED_LIBS)
-    set(HAULWAY_PC_NEEDS "Libs.private: -lfmt -ldeflate -lsodium -luring -lssl")
-    string(APPEND HAULWAY_PC_NEEDS " -lcrypto -lsimdjson -lre2 -lz -ldl")
+    set(HAULWAY_PC_NEEDS "Libs.private: -lfmt -ldeflate -lsodium -luring -lxxhash")
+    string(APPEND HAULWAY_PC_NEEDS " -lzstd -lssl -lcrypto -lsimdjson -lre2 -lz -ldl")
   endif()
   # The headers need C++20; without it, compilers say so in many ways.
   set(HAULWAY_PC_LINK " -pthread")

@@ -52,7 +52,7 @@ PACKAGES = {
         "fields": {"Section": "libdevel",
                    "Suggests": "libdeflate-dev, libfmt-dev, libsimdjson-dev, "
                                "libre2-dev, libsodium-dev, libssl-dev, liburing-dev, "
-                               "zlib1g-dev"},
+                               "libxxhash-dev, libzstd-dev, zlib1g-dev"},
         "depends": [f"{LIBRARY} (= {{version}})", "libhaulway-c1 (= {version})"],
         "about": "moves tensors out of files: headers and archive",
     },

@@ -115,6 +115,21 @@ def build_liburing(b):
     shutil.copy(b.source / "liburing.pc", pkgconfig)
 
 
+def build_xxhash(b):
+    b.make("libxxhash.a", "libxxhash.pc", f"PREFIX={b.prefix}",
+           f"CFLAGS={b.flags} -O3", "CC=cc", "AR=ar")
+    for name, folder in (("libxxhash.a", "lib"), ("libxxhash.pc", "lib/pkgconfig"),
+                         ("xxhash.h", "include")):
+        target = b.prefix / folder
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(b.source / name, target)
+
+
+def build_zstd(b):
+    b.make("install-static", "install-includes", "install-pc", f"PREFIX={b.prefix}",
+           f"CFLAGS={b.flags} -O3", "CC=cc", "AR=ar", folder="lib")
+
+
 def build_openssl(b):
     # The prefix is compiled in, as the location of modules and of the default
     # certificates.
@@ -184,6 +199,12 @@ LIBRARIES = (
     Library("liburing", "liburing", "2.3-3",
             "1eefd4e81c0c3c767ccc95adcb6a37d184418ea127dd9e8b68624ae911f2f66d",
             "MIT", "LICENSE", build_liburing),
+    Library("xxhash", "xxhash", "0.8.1-1",
+            "4a961627c06efc8fa3bc4b06ee9dba6cfaf092f2550b88d63e9218a2728721b4",
+            "BSD-2-Clause", "LICENSE", build_xxhash),
+    Library("zstd", "libzstd", "1.5.4+dfsg2-5",
+            "8f602f92b575aa8b5e979196fb6ee82d78f233521dc9636526d3ecba1f63c1b1",
+            "BSD-3-Clause", "LICENSE", build_zstd),
     Library("openssl", "openssl", "3.0.22-1~deb12u1",
             "9eb196075ff65fed9512c743d5ccf918b77c3c637f6d518e4be550cf9065c655",
             "Apache-2.0", "LICENSE.txt", build_openssl),

@@ -327,7 +327,7 @@ before() { find / -xdev \\( -path /root -o -path /proc -o -path /tmp \\
   | sort; }
 apt-get install -y -qq --no-install-recommends g++ cmake ninja-build pkg-config \\
   python3 libcurl4 libdeflate0 libfmt9 libre2-9 libsimdjson14 libsodium23 \\
-  libssl3 liburing2 \\
+  libssl3 liburing2 libxxhash0 libzstd1 \\
   >/dev/null
 before >/root/before
 apt-get install -y -qq --no-install-recommends /root/debs/*.deb >/dev/null
