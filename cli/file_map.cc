@@ -25,6 +25,7 @@
 #include <string_view>
 #include <utility>
 
+#include "command.h"
 #include "haulway/archive.h"
 #include "haulway/dtype.h"
 
@@ -58,6 +59,8 @@ std::string_view NameOf(Encoding encoding) {
       return "encrypted";
     case Encoding::kZeros:
       return "zeros";
+    case Encoding::kDelta:
+      return "delta";
     default:
       return "raw";
   }

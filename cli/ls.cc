@@ -67,6 +67,7 @@ std::string Place(const CheckpointIndex& index, const TensorInfo& tensor) {
   if (tensor.kind == TensorKind::kMeta) return "meta";
   if (tensor.storage == kNoStorage) return "-";
   const Encoding encoding = index.storages[tensor.storage].encoding;
+  if (encoding == Encoding::kDelta) return "delta";
   return encoding == Encoding::kEncrypted ? "encrypted" : "-";
 }
 

@@ -437,6 +437,40 @@ def directories():
             yield pickle.dumps(metadata, protocol=protocol)
 
 
+def delta_indexes(testdata):
+    """Yields indexes of versions of weights, and one of the fuzzer's files."""
+    for path in sorted(testdata.glob("delta/*/run/*/*.index.json")):
+        yield path.read_bytes()
+    for encoding in ("xor", "overwrite"):
+        yield json.dumps({
+            "metadata": {
+                "version": "000001", "base_version": "000000",
+                "delta_encoding": encoding, "compression_format": "zstd",
+                "checksum_format": "adler32"},
+            "weight_map": {"b": "model-00000-of-00001.safetensors"},
+        }).encode()
+
+
+def delta_frames(testdata):
+    """Yields the frames of changed tensors, as delta_frame_fuzz takes them."""
+    widths = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8}
+    for expected in sorted(testdata.glob("delta/*/expected.json")):
+        facts = json.loads(expected.read_text())["base"]
+        is_overwrite = "overwrite" in expected.parent.name
+        for path in sorted(expected.parent.glob("run/*/model-00000-*")):
+            data = path.read_bytes()
+            start = 8 + int.from_bytes(data[:8], "little")
+            for name, tensor in json.loads(data[8:start]).items():
+                if name not in facts:
+                    continue
+                begin, end = tensor["data_offsets"]
+                size = widths.get(facts[name]["dtype"], 1)
+                for count in facts[name]["shape"]:
+                    size *= count
+                yield (bytes([is_overwrite]) + (size - 1).to_bytes(2, "little")
+                       + data[start + begin:start + end])
+
+
 def main():
     testdata, seeds = map(pathlib.Path, sys.argv[1:3])
     archive, pickles = made()
@@ -470,6 +504,8 @@ def main():
         ("pickle_fuzz", pickles),
         ("pickle_roundtrip_fuzz", pickles),
         ("sharded_index_fuzz", list(indices())),
+        ("delta_version_fuzz", list(delta_indexes(testdata))),
+        ("delta_frame_fuzz", list(delta_frames(testdata))),
         ("dcp_metadata_fuzz", list(directories())),
         ("shared_image_fuzz", list(shared_images())),
         ("gguf_fuzz", list(gguf_files())),

@@ -41,10 +41,10 @@ class HAULWAY_EXPORT FormatReader {
 
   // Decodes stored bytes of an encoded storage, starting at stored byte
   // `offset`: all of them, or whole units (see UnitBytes). `frame` is what
-  // CheckFrame() takes as `before`. Requires: the encoding is kDeflate or
-  // kEncrypted; `out` may be the stored bytes themselves only for kEncrypted.
-  // Fails with kCorrupt if the bytes cannot be decoded, and with kAuth if the
-  // key is missing or wrong.
+  // CheckFrame() takes as `before`. Requires: the encoding is kDeflate,
+  // kEncrypted or kDelta; `out` may be the stored bytes themselves for the last
+  // two. Fails with kCorrupt if the bytes cannot be decoded, with kMismatch if
+  // their checksum differs, and with kAuth if the key is missing or wrong.
   virtual Status Decode(uint32_t storage, std::span<const std::byte> frame,
                         uint64_t offset, std::span<const std::byte> stored,
                         std::span<std::byte> out) const = 0;
@@ -143,7 +143,7 @@ HAULWAY_EXPORT std::span<const FormatEntry> Formats();
 HAULWAY_EXPORT const FormatEntry& EntryOf(Format format);
 // Returns the spelling in JSON: "torch", "torch-legacy", "torch-tar",
 // "torchscript", "torch-package", "torch-dcp", "tensorizer", "safetensors",
-// "safetensors-dcp", "gguf", "npy", "npz".
+// "safetensors-dcp", "safetensors-delta", "gguf", "npy", "npz".
 HAULWAY_EXPORT std::string_view Name(Format format);
 // Returns the format with a suffix that `path` ends in, regardless of case;
 // null if there is none.

@@ -38,6 +38,8 @@ enum class Format : uint8_t {
   kTorchDcp,  // A directory of torch.distributed.checkpoint.
   // The shards of one in safetensors files.
   kSafetensorsDcp,
+  // A version of weights: a checkpoint, and what changed since.
+  kSafetensorsDelta,
 };
 
 inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;
@@ -47,6 +49,8 @@ enum class Encoding : uint8_t {
   kDeflate,
   kEncrypted,  // Same length as decoded; can be decoded in place.
   kZeros,      // Nothing is stored: every byte is zero.
+  // The bytes of an older version, which the frame before them changes.
+  kDelta,
 };
 
 // A run of bytes that one or more tensors share, and its place in the source.

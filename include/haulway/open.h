@@ -179,6 +179,9 @@ struct SourceOptions {
   bool write_through = false;
   // Which checkpoint of a folder to open, "fp16"; empty: the plain one.
   std::string variant{};
+  // The checkpoint at the start of a chain of versions, a path or URL. Used if
+  // there is none beside the versions.
+  std::string base{};
 };
 
 inline constexpr FieldTable kSourceOptionFields{
@@ -186,6 +189,10 @@ inline constexpr FieldTable kSourceOptionFields{
           "which checkpoint of a folder to open if it holds several, such as "
           "fp16 for model.fp16.safetensors; see docs/opening.md",
           {.value_name = "NAME"}),
+    Field("base", &SourceOptions::base,
+          "checkpoint with which a chain of versions of weights begins, if it "
+          "is not beside them; see docs/deltas.md",
+          {.spelling = Spelling::kPath, .value_name = "PATH"}),
 };
 constexpr const auto& FieldsOf(const SourceOptions&) {
   return kSourceOptionFields;

@@ -163,6 +163,13 @@ class HAULWAY_EXPORT ByteSource {
   // no neighbours, otherwise as opening does.
   virtual Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
       std::string_view name) const;
+
+  // Opens the checkpoint of version `base`, on which `version` builds, of which
+  // this file is the index. Looks beside this file's folder, then at
+  // SourceOptions::base. Fails with kNotFound if neither has it, otherwise as
+  // opening does.
+  virtual Result<std::shared_ptr<const ByteSource>> OpenBase(
+      std::string_view version, std::string_view base) const;
 };
 
 // Makes a source of memory that the caller keeps alive and unchanged.

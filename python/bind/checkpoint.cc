@@ -276,20 +276,22 @@ void BindCheckpoint(nb::module_& module) {
       });
 
   const auto open_source = [](const nb::str& path, bool mapped, nb::dict remote,
-                              bool write_through, std::string variant) {
+                              bool write_through, std::string variant,
+                              const nb::str& base) {
     const std::string uri = PathBytes(path);
     SourceOptions options;
     options.write_through = write_through;
     options.io = mapped ? IoMode::kMmap : IoMode::kPread;
     options.remote = RemoteOptionsOf(std::move(remote));
     options.variant = std::move(variant);
+    options.base = PathBytes(base);
     const auto open = [&] { return OpenSource(uri, options); };
     return std::const_pointer_cast<ByteSource>(
         uri.find("://") != uri.npos ? Minding(open) : Unwrap(WithoutGil(open)));
   };
   module.def("open_source", open_source, nb::arg("uri"), nb::arg("mapped"),
              nb::arg("remote") = nb::dict(), nb::arg("write_through") = false,
-             nb::arg("variant") = "");
+             nb::arg("variant") = "", nb::arg("base") = "");
   module.def("list_sources", [](std::vector<std::shared_ptr<ByteSource>> list) {
     return std::const_pointer_cast<ByteSource>(
         Unwrap(ListSources({list.begin(), list.end()})));

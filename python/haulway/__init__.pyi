@@ -119,12 +119,7 @@ class _ReadingWords(TypedDict, total=False):
 @type_check_only
 class _OpeningWords(_ScanningWords, total=False):
     variant: str | None
-    io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"] | None
-    mmap_flags: int | None
-    key: bytes | bytearray | memoryview | str | None
-    passphrase: str | bytes | bytearray | memoryview | None
-    calculate_storage_offsets: bool | None
-    debug: bool | None
+    base: _Path | None
 
 # Options of put() and get().
 @type_check_only
@@ -169,6 +164,7 @@ class TogetherOptions(TypedDict, total=False):
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
     variant: str | None
+    base: _Path | None
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None
@@ -1012,6 +1008,7 @@ class _Load:
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
     variant: str | None
+    base: _Path | None
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None
@@ -1063,6 +1060,7 @@ class _ConfigWords(TypedDict, total=False):
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
     variant: str | None
+    base: _Path | None
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None

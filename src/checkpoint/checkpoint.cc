@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "checkpoint/sharded_reader.h"
+#include "checkpoint/version_chain.h"
 #include "checkpoint/whole_model.h"
 #include "decode/stored_tensor.h"
 #include "haulway/open.h"
@@ -85,6 +86,7 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
                                 "encrypted",
                                 entry.name));
     }
+    if (!options.alone) HAULWAY_TRY(RefuseDeltaShard(*reader));
     const auto made = std::make_shared<Checkpoint>(std::move(reader));
     const auto asked = found.source->remote_stats();
     if (asked.has_value()) made->state_->opening = *asked;

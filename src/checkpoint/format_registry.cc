@@ -29,6 +29,7 @@
 #include "checkpoint/choose_model.h"
 #include "checkpoint/sharded_index.h"
 #include "checkpoint/sharded_reader.h"
+#include "checkpoint/version_chain.h"
 #include "checkpoint/whole_model.h"
 #include "dcp/dcp_metadata.h"
 #include "dcp/dcp_reader.h"
@@ -136,12 +137,19 @@ constexpr std::array kFormats = {
                 .can = {.metadata = true, .only_data = true},
                 .detect = safetensors::IsSafetensors,
                 .open = safetensors::OpenSafetensors,
-                .verify = safetensors::VerifySafetensors,
+                .verify = VerifySafetensorsFile,
                 .lay_out = safetensors::LayOutTensors},
     FormatEntry{.id = Format::kSafetensorsDcp,
                 .name = "safetensors-dcp",
                 .suffixes = {},
                 .can = {.metadata = true},
+                .detect = nullptr,
+                .open = OpenSharded,
+                .verify = VerifySharded},
+    FormatEntry{.id = Format::kSafetensorsDelta,
+                .name = "safetensors-delta",
+                .suffixes = {},
+                .can = {.digests = true, .metadata = true},
                 .detect = nullptr,
                 .open = OpenSharded,
                 .verify = VerifySharded},

@@ -34,6 +34,7 @@
 #include "checkpoint/format_registry.h"
 #include "checkpoint/sharded_index.h"
 #include "checkpoint/source_list.h"
+#include "checkpoint/version_source.h"
 #include "haulway/folder.h"
 #include "haulway/options.h"
 #include "io/cached_source.h"
@@ -462,8 +463,19 @@ Result<std::unique_ptr<FolderPages>> OpenFolder(std::string_view folder,
   });
 }
 
-Result<SourcePtr> OpenSource(std::string_view uri,
-                             const SourceOptions& options) {
+namespace {
+
+// Returns the index of a checkpoint with the way to other versions, any other
+// source as it is.
+SourcePtr WithVersions(SourcePtr source, std::string_view uri,
+                       const SourceOptions& options) {
+  std::string_view name = source->name();
+  name = name.substr(0, name.find_first_of("?#"));
+  if (!IsIndexName(LastPart(name))) return source;
+  return MakeVersionSource(std::move(source), uri, options);
+}
+
+Result<SourcePtr> OpenAny(std::string_view uri, const SourceOptions& options) {
   return OrNoMemory([&]() -> Result<SourcePtr> {
     if (uri == kStream && !options.variant.empty()) return HasNoVariants(uri);
     if (uri == kStream && !options.write_through) {
@@ -504,6 +516,18 @@ Result<SourcePtr> OpenSource(std::string_view uri,
     if (remote.insecure) key += "\nunchecked";
     return MakeCachedSource(std::move(source), std::move(key),
                             {remote.cache_folder, remote.most_cached_bytes});
+  });
+}
+
+}  // namespace
+
+Result<SourcePtr> OpenSource(std::string_view uri,
+                             const SourceOptions& options) {
+  return OrNoMemory([&]() -> Result<SourcePtr> {
+    HAULWAY_ASSIGN(SourcePtr source, OpenAny(uri, options));
+    // A folder's file was opened by its own name.
+    if (IsFolder(uri)) return source;
+    return WithVersions(std::move(source), uri, options);
   });
 }
 

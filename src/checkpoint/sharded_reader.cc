@@ -30,7 +30,9 @@
 #include "checkpoint/format_registry.h"
 #include "checkpoint/joined_reader.h"
 #include "checkpoint/sharded_index.h"
+#include "checkpoint/version_chain.h"
 #include "dcp/dcp_reader.h"
+#include "delta/version_facts.h"
 #include "format/flat_reader.h"
 #include "haulway/format.h"
 #include "io/name_watch.h"
@@ -52,7 +54,9 @@ Result<ShardedIndex> ReadIndex(const ByteSource& source,
                               source.size(), options.limits.max_header_bytes));
   }
   HAULWAY_ASSIGN(const Buffer json, AllocateBuffer(source.size()));
-  HAULWAY_TRY(source.ReadAt(0, json.mutable_bytes()));
+  if (source.size() > 0) {
+    HAULWAY_TRY(source.ReadAt(0, json.mutable_bytes()));
+  }
   return ParseShardedIndex(json.bytes(), options.strictness, options.limits);
 }
 
@@ -225,7 +229,9 @@ Result<std::unique_ptr<const FormatReader>> OpenShard(
   HAULWAY_ASSIGN(const auto index,
                  IndexOfShard(*file, *format, is_listed, options));
   if (index.has_value()) return OpenFiles(*file, *index, options);
-  return format->open(file, options);
+  HAULWAY_ASSIGN(auto reader, format->open(file, options));
+  if (!options.alone) HAULWAY_TRY(RefuseDeltaShard(*reader));
+  return reader;
 }
 
 // Opens the checkpoint of a parsed index. Its files are neighbours of `source`.
@@ -421,6 +427,12 @@ Result<VerifyReport> VerifyFiles(const ByteSource& source,
       report.format = (*opened)->index().format;
       NoteTotalSize(index, (*opened)->index(), &report);
       NoteUnseen((*opened)->index(), &report);
+      HAULWAY_ASSIGN(const CheckedTensors checked,
+                     CheckFull(**opened, options.threads, options.cancel));
+      report.checked_bytes += checked.bytes;
+      for (const WrongTensor& one : checked.wrong) {
+        HAULWAY_TRY(Note(one.status, &report));
+      }
     } else {
       HAULWAY_TRY(Note(opened.status(), &report));
     }
@@ -430,10 +442,24 @@ Result<VerifyReport> VerifyFiles(const ByteSource& source,
 
 }  // namespace
 
+Result<ShardedIndex> ReadShardedIndex(const ByteSource& source,
+                                      const OpenOptions& options) {
+  return ReadIndex(source, options);
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenFilesOf(
+    const ByteSource& source, const ShardedIndex& index,
+    const OpenOptions& options) {
+  return OpenFiles(source, index, options);
+}
+
 Result<std::unique_ptr<const FormatReader>> OpenSharded(
     SourcePtr source, const OpenOptions& options) {
   const auto open = [&]() -> Result<std::unique_ptr<const FormatReader>> {
     HAULWAY_ASSIGN(const ShardedIndex index, ReadIndex(*source, options));
+    if (delta::IsDelta(index.metadata)) {
+      return OpenVersion(*source, index, options);
+    }
     return OpenFiles(*source, index, options);
   };
   for (int tries = 1;; ++tries) {
@@ -457,6 +483,9 @@ Result<std::unique_ptr<const FormatReader>> OpenShardsWith(
     SourcePtr source, const OpenOptions& options,
     const std::function<bool(std::string_view)>& wanted) {
   HAULWAY_ASSIGN(ShardedIndex index, ReadIndex(*source, options));
+  if (delta::IsDelta(index.metadata)) {
+    return OpenVersion(*source, index, options);
+  }
   if (index.weight_map.has_value()) KeepFilesWith(wanted, &index);
   return OpenFiles(*source, index, options);
 }
@@ -464,6 +493,9 @@ Result<std::unique_ptr<const FormatReader>> OpenShardsWith(
 Result<VerifyReport> VerifySharded(SourcePtr source,
                                    const VerifyOptions& options) {
   const auto index = ReadIndex(*source, options.open);
+  if (index.ok() && delta::IsDelta(index->metadata)) {
+    return VerifyVersion(*source, *index, options);
+  }
   if (index.ok()) return VerifyFiles(*source, *index, options);
   if (index.status().code() == Code::kUnsupported) return index.status();
   VerifyReport report = ReportOf(*source);
@@ -477,6 +509,11 @@ Result<std::optional<VerifyReport>> VerifyIndexAlone(
   if (!index.ok() && !is_named_so) return std::optional<VerifyReport>();
   if (index.ok() && !index->weight_map.has_value()) {
     HAULWAY_ASSIGN(VerifyReport whole, VerifyFiles(source, *index, options));
+    return std::optional(std::move(whole));
+  }
+  // The shards of a delta cannot be verified one by one.
+  if (index.ok() && delta::IsDelta(index->metadata)) {
+    HAULWAY_ASSIGN(VerifyReport whole, VerifyVersion(source, *index, options));
     return std::optional(std::move(whole));
   }
   VerifyReport report = ReportOf(source);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "checkpoint/sharded_index.h"
 #include "haulway/format.h"
 #include "haulway/options.h"
 #include "haulway/source.h"
@@ -31,6 +32,14 @@ Result<std::unique_ptr<const FormatReader>> OpenSharded(
 Result<std::unique_ptr<const FormatReader>> OpenShardsWith(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options,
     const std::function<bool(std::string_view name)>& wanted);
+
+// Reads and parses the index `source`. Fails as ParseShardedIndex() does.
+Result<ShardedIndex> ReadShardedIndex(const ByteSource& source,
+                                      const OpenOptions& options);
+// Opens the files of an index that is not of a delta.
+Result<std::unique_ptr<const FormatReader>> OpenFilesOf(
+    const ByteSource& source, const ShardedIndex& index,
+    const OpenOptions& options);
 
 // Verifies every file, then the index itself. Fails with kUnsupported for JSON
 // that is not an index.

@@ -26,12 +26,18 @@ constexpr EncodingTraits kTraits[] = {
      .is_raw = false,
      .is_in_place = false,
      .is_apart = false},
+    // kDelta.
+    {.is_stored = true,
+     .is_raw = false,
+     .is_in_place = true,
+     .is_apart = false},
 };
 
 static_assert(static_cast<int>(Encoding::kRaw) == 0 &&
               static_cast<int>(Encoding::kDeflate) == 1 &&
               static_cast<int>(Encoding::kEncrypted) == 2 &&
-              static_cast<int>(Encoding::kZeros) == 3);
+              static_cast<int>(Encoding::kZeros) == 3 &&
+              static_cast<int>(Encoding::kDelta) == 4);
 
 }  // namespace
 

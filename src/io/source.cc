@@ -58,6 +58,12 @@ Result<std::shared_ptr<const ByteSource>> ByteSource::OpenNeighbour(
       .Of(name());
 }
 
+Result<std::shared_ptr<const ByteSource>> ByteSource::OpenBase(
+    std::string_view, std::string_view) const {
+  return Status(Code::kNotFound, "no older versions lie beside this source")
+      .Of(name());
+}
+
 void InstallSigbusGuard() { CatchSigbus(); }
 
 }  // namespace haulway

@@ -65,6 +65,11 @@ class StoppableSource : public ByteSource {
     return Wrapped(source_->OpenNeighbour(name));
   }
 
+  Result<std::shared_ptr<const ByteSource>> OpenBase(
+      std::string_view version, std::string_view base) const override {
+    return Wrapped(source_->OpenBase(version, base));
+  }
+
  private:
   static Status Stopped() {
     return Status(Code::kCancelled, "reading was cancelled");

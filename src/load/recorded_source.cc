@@ -59,6 +59,11 @@ std::string NameBeside(std::string_view of, std::string_view name) {
   return fmt::format("{}//{}", of, name);
 }
 
+// Returns the recorded name of the base of the version in the file `of`.
+std::string NameOfBase(std::string_view of, std::string_view base) {
+  return fmt::format("{}//base//{}", of, base);
+}
+
 class RecordingSource : public ByteSource {
  public:
   RecordingSource(std::shared_ptr<const ByteSource> source,
@@ -120,6 +125,15 @@ class RecordingSource : public ByteSource {
                                           NameBeside(recorded_name_, name)));
   }
 
+  Result<std::shared_ptr<const ByteSource>> OpenBase(
+      std::string_view version, std::string_view base) const override {
+    auto opened = source_->OpenBase(version, base);
+    if (!opened.ok() || recording_->stopped()) return opened;
+    return std::shared_ptr<const ByteSource>(
+        std::make_shared<RecordingSource>(std::move(opened).value(), recording_,
+                                          NameOfBase(recorded_name_, base)));
+  }
+
  private:
   void Keep(uint64_t offset, std::span<const std::byte> bytes) const {
     if (!recording_->stopped()) recording_->AddRange(file_, offset, bytes);
@@ -170,7 +184,17 @@ class ReplayingSource : public ByteSource {
 
   Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
       std::string_view name) const override {
-    const std::string recorded = NameBeside(file_.name, name);
+    return Open(NameBeside(file_.name, name), name);
+  }
+
+  Result<std::shared_ptr<const ByteSource>> OpenBase(
+      std::string_view, std::string_view base) const override {
+    return Open(NameOfBase(file_.name, base), base);
+  }
+
+ private:
+  Result<std::shared_ptr<const ByteSource>> Open(const std::string& recorded,
+                                                 std::string_view name) const {
     for (size_t i = 1; i < files_->size(); ++i) {
       if ((*files_)[i].name == recorded) {
         return std::shared_ptr<const ByteSource>(
@@ -181,7 +205,6 @@ class ReplayingSource : public ByteSource {
     return Status(Code::kCorrupt, "shared memory lacks a part of the index");
   }
 
- private:
   const std::shared_ptr<const std::vector<ReplayedFile>> files_;
   const ReplayedFile& file_;
   const std::shared_ptr<const void> owner_;

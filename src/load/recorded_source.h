@@ -28,7 +28,8 @@ class Recording {
   struct File {
     // Name that OpenNeighbour() was given, preceded by the recorded name of the
     // file it was opened from and "//" unless that name is empty. Empty for the
-    // first file.
+    // first file. For OpenBase(): that name, "//base//", and the base's
+    // version.
     std::string name;
     uint64_t size = 0;
     // By offset; ranges neither overlap nor touch.

@@ -134,7 +134,8 @@ class Reading:
         if self.io == "auto" and self.mmap is None and mapped:
             self.io = "mmap" if are_files(path) else self.io
         source = open_source(
-            path, self.io == "mmap", self.mmap_flags, self.remote, self.variant
+            path, self.io == "mmap", self.mmap_flags, self.remote,
+            self.variant, self.base,
         )
         self.source_name = source.name
         return source

@@ -162,7 +162,7 @@ def remote_of(values):
 
 
 def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None,
-                variant=""):
+                variant="", base=""):
     """Opens a path, bytes, a file object from its position on, or a list of
     them, which then form one checkpoint.
 
@@ -176,14 +176,17 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None,
 
     flags: flags of the mapping, if the file is to be mapped.
     remote: the result of remote_of(); None: the configured options.
-    variant: the option of this name.
+    variant, base: the options of these names.
     """
     shared = flags == mmap.MAP_SHARED
     if is_path(file):
-        return _open_path(path_of(file), mapped, shared, remote, variant)
+        return _open_path(
+            path_of(file), mapped, shared, remote, variant, base
+        )
     if isinstance(file, (list, tuple)):
         return _haulway.list_sources(
-            [open_source(one, mapped, flags, remote, variant) for one in file]
+            [open_source(one, mapped, flags, remote, variant, base)
+             for one in file]
         )
     if variant:
         raise InvalidArgumentError(
@@ -274,12 +277,12 @@ def _check_position(file):
         )
 
 
-def _open_path(path, mapped, shared, remote=None, variant=""):
+def _open_path(path, mapped, shared, remote=None, variant="", base=""):
     if remote is None:
         remote = remote_of(resolve("load")[0]) if "://" in path else {}
     return _haulway.open_source(
         path, mapped, remote, write_through=mapped and shared,
-        variant=variant or "",
+        variant=variant or "", base=base or "",
     )
 
 
