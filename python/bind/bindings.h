@@ -10,6 +10,7 @@ void BindEnvironment(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
 void BindOptions(nanobind::module_& module);
 void BindDcp(nanobind::module_& module);
+void BindDelta(nanobind::module_& module);
 void BindCheckpoint(nanobind::module_& module);
 void BindTensors(nanobind::module_& module);
 void BindVerify(nanobind::module_& module);

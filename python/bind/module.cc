@@ -24,6 +24,7 @@ NB_MODULE(_haulway_of_main, module) {
   haulway::python::BindFormats(module);
   haulway::python::BindOptions(module);
   haulway::python::BindDcp(module);
+  haulway::python::BindDelta(module);
   haulway::python::BindCheckpoint(module);
   haulway::python::BindRemote(module);
   haulway::python::BindSelect(module);

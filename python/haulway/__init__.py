@@ -57,7 +57,7 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = frozenset({
-    "archive", "distributed", "fsspec", "ipc", "lightning", "safetensors",
+    "archive", "delta", "distributed", "fsspec", "ipc", "lightning", "safetensors",
     "tensorizer", "torch", "vllm",
 })
 

@@ -201,6 +201,7 @@ WAYS = {
     "map --json": "FILE.pt --json",
     "get": "FILE.pt out.pt --verify",
     "put": "FILE.pt out.pt",
+    "delta": "write plain.pt FILE.pt out.version --version 1 --base-version 0",
     "arena": "ls",
     "bulk": "info FILE.pt",
     "completion": "bash",

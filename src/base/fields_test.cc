@@ -11,6 +11,7 @@
 #include "haulway/archive.h"
 #include "haulway/compare.h"
 #include "haulway/convert.h"
+#include "haulway/delta.h"
 #include "haulway/layout.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
@@ -211,6 +212,24 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
                                   p, q, r, s, t, u] = RemoteOptions();
     EXPECT_EQ(NamesOf(RemoteOptions()), 16u);
+  }
+  {
+    // No row: io, remote, write_through.
+    [[maybe_unused]] const auto& [a, b, c, d, e] = SourceOptions();
+    EXPECT_EQ(NamesOf(SourceOptions()), 2u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k] =
+        WeightVersion();
+    EXPECT_EQ(NamesOf(WeightVersion()), 11u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d] = VersionFinding();
+    EXPECT_EQ(NamesOf(VersionFinding()), 4u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d] = VersionsReport();
+    EXPECT_EQ(NamesOf(VersionsReport()), 4u);
   }
   {
     // No row: environment.

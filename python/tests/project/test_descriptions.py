@@ -13,12 +13,15 @@ import pytest
 
 import haulway
 import haulway.torch.dcp as dcp
-from haulway import ipc, lightning, tensorizer
+from haulway import delta, ipc, lightning, tensorizer
 from haulway.archive import PyTorchFileReader, PyTorchFileWriter
 from haulway.fsspec import HaulwayFileSystem
 from haulway.safetensors import TensorSpec, safe_open
 from haulway.tensorizer import stream_io, utils
 from haulway.torch.serialization import set_default_mmap_options
+
+VERSIONS = (pathlib.Path(__file__).parents[3]
+            / "testdata" / "delta" / "slime-xor-xxh3" / "run")
 
 STUBS = pathlib.Path(haulway.__file__).parent
 HOSTILE = "a\x1b[2J\u202e<script>alert(1)</script>" + "x" * 300
@@ -97,6 +100,7 @@ def of_others(folder, small):
         stream_io.CAInfo(allow_untrusted=True),
         stream_io.CURLStreamFile(tensors), stream_io.RedisStreamFile(tensors),
         memory, gpu, of_torch, utils.MemoryUsage(memory, gpu, of_torch),
+        *delta.versions(VERSIONS),
         dcp.LoadPlanner(), dcp.Reader("https://me:word@host/x?token=1"),
         dcp.Writer(folder / "dcp"), dcp.SafetensorsReader("x"),
         dcp.SafetensorsWriter("x"), set_default_mmap_options(2),

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as torch_save
 from torch.utils.data import TensorDataset
 
 import haulway
+import haulway.delta
 import haulway.distributed
 import haulway.fsspec
 import haulway.lightning
@@ -422,6 +423,18 @@ def like_tensorizer(state: Tensors, path: str, names: Iterable[str]) -> None:
         torch.save(state, path)
     with torch_compat.tensorizer_loading(path, suppress_weights_only=True):
         print(torch.load(path))
+
+
+def deltas(path: str) -> None:
+    made: haulway.delta.Version = haulway.delta.write(
+        "old", "new", path, version=1, base_version="000000",
+        encoding="overwrite", checksum="blake3", shard="1GB", durability="none")
+    for version in [made, *haulway.delta.versions("run", timeout=3)]:
+        print(version.id, version.number, version.kind, version.base,
+              version.encoding, version.checksum, version.tensors,
+              version.bytes, version.complete, version.missing, version.path)
+    report: haulway.Report = haulway.delta.verify("run", base="model", threads=2)
+    print(report.to_dict())
 
 
 def streams(path: str) -> None:

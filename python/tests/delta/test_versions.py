@@ -1,0 +1,207 @@
+"""haulway.delta.versions and verify, and the verb delta."""
+
+import json
+import shutil
+
+import pytest
+
+import haulway
+import haulway.delta
+from delta_versions import (
+    GOLDENS,
+    INDEX,
+    SUMS,
+    chain,
+    read_index,
+    save_delta,
+    save_full,
+    save_shard,
+    step,
+    write_index,
+)
+
+SHARD = "model-00000-of-00001.safetensors"
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """Returns (the states, the folder of the versions): two deltas, a full
+    version, and two deltas on that."""
+    states = chain(tmp_path, count=2)
+    root = tmp_path / "run"
+    states.append(step(states[-1], 11))
+    save_full(root / "weight_v000003", states[-1], 2, {"version": "000003"})
+    for version in (4, 5):
+        states.append(step(states[-1], 20 + version))
+        save_delta(root / f"weight_v{version:06}", *states[-2:], version,
+                   encoding="overwrite", checksum="blake3")
+    return states, root
+
+
+def test_versions_are_listed_by_number(run_of):
+    states, root = run_of
+    found = haulway.delta.versions(root)
+    assert [one.id for one in found] == [f"{n:06}" for n in range(1, 6)]
+    assert [one.number for one in found] == [1, 2, 3, 4, 5]
+    assert [one.kind for one in found] == ["delta", "delta", "full", "delta",
+                                           "delta"]
+    assert [one.base for one in found] == ["000000", "000001", None, "000003",
+                                           "000004"]
+    assert [one.encoding for one in found] == ["xor", "xor", None, "overwrite",
+                                               "overwrite"]
+    assert {one.checksum for one in found} == {"xxh3-128", None, "blake3"}
+    assert all(one.complete and one.missing == [] and one for one in found)
+    assert found[2].tensors == len(states[0])
+    assert found[0].path == str(root / "weight_v000001")
+    assert found[0].bytes == (root / "weight_v000001" / SHARD).stat().st_size
+
+
+def test_incomplete_versions_are_listed(run_of):
+    _, root = run_of
+    (root / "weight_v000005" / INDEX).unlink()
+    shard = root / "weight_v000004" / SHARD
+    shard.write_bytes(shard.read_bytes()[:-1])
+    (root / "weight_v000003" / "model-00002-of-00002.safetensors").unlink()
+    (root / "weight_v000002" / INDEX).write_text("{")
+    (root / ".weight_v000009").mkdir()
+    (root / "notes").mkdir()
+    found = {one.number: one for one in haulway.delta.versions(root)}
+    assert sorted(found) == [1, 2, 3, 4, 5]
+    assert [n for n, one in found.items() if one.complete] == [1]
+    assert found[5].missing == [INDEX] and found[2].missing == [INDEX]
+    assert found[4].missing == [SHARD]
+    assert found[3].missing == ["model-00002-of-00002.safetensors"]
+
+
+def test_versions_below_updates_and_of_a_server(tmp_path):
+    states = chain(tmp_path, count=2)
+    (tmp_path / "other").mkdir()
+    shutil.move(tmp_path / "run", tmp_path / "other" / "updates")
+    assert [v.number for v in haulway.delta.versions(tmp_path / "other")] == [1, 2]
+    save_delta(tmp_path / "mx" / "v7", *states[:2], "7f3a", "6be1",
+               checksum="adler32")
+    (one,) = haulway.delta.versions(tmp_path / "mx")
+    assert (one.id, one.number, one.base) == ("7f3a", 7, "6be1")
+
+
+def test_golden_versions(tmp_path):
+    for name, ids in (
+        ("slime-xor-xxh3", ["000001", "000002", "000003", "000004"]),
+        ("mx-xor-adler32-full", ["v1", "v2", "v3", "v4"]),
+        ("miles-xor-blake3-full", ["000001", "000002", "000003", "000004"]),
+    ):
+        root, base = GOLDENS / name / "run", GOLDENS / name / "base"
+        assert [one.id for one in haulway.delta.versions(root)] == ids
+        report = haulway.delta.verify(root, base=base)
+        assert report and report.ok and report.versions == len(ids)
+        assert report.checked_bytes > 7000 and report.findings == []
+
+
+def test_verify_names_the_version_and_the_tensor(run_of, tmp_path):
+    _, root = run_of
+    base = tmp_path / "base"
+    assert haulway.delta.verify(root, base=base).ok
+    # A wrong checksum in the middle of a chain, which the next version repairs.
+    folder = root / "weight_v000001"
+    frames, sums = {}, {}
+    whole = haulway.load(folder / SHARD, alone=True)
+    for name, frame in whole.items():
+        frames[name] = frame.numpy().tobytes()
+        sums[name] = SUMS["xxh3-128"](bytes(1))
+    save_shard(folder / SHARD, frames, sums)
+    report = haulway.delta.verify(root, base=base)
+    assert not report and not report.ok
+    assert {one.version for one in report.findings} == {"000001"}
+    assert {one.tensor for one in report.findings} == set(frames)
+    assert {one.code for one in report.findings} == {"kMismatch"}
+    # The newest version is right, and so it is loaded.
+    assert haulway.load(root / "weight_v000002", base=base)
+    assert not haulway.verify(root / "weight_v000002" / INDEX, base=base).ok
+
+
+def test_verify_finds_every_faulty_version(run_of, tmp_path):
+    _, root = run_of
+    (root / "weight_v000005" / INDEX).unlink()
+    index = read_index(root / "weight_v000002")
+    index["metadata"]["delta_encoding"] = "add"
+    write_index(root / "weight_v000002", index)
+    report = haulway.delta.verify(root, base=tmp_path / "base")
+    found = {one.version: one for one in report.findings}
+    assert sorted(found) == ["000002", "000005"]
+    assert found["000002"].code == "kUnsupported"
+    assert found["000005"].code == "kNotFound"
+    assert found["000005"].tensor is None
+    # Without the base, the first chain cannot be checked.
+    report = haulway.delta.verify(root)
+    assert {one.version for one in report.findings} == {
+        "000001", "000002", "000005"}
+
+
+def test_checksums_of_full_versions(tmp_path):
+    root = tmp_path / "run"
+    shutil.copytree(GOLDENS / "mx-xor-adler32-full" / "run", root)
+    path = root / "v3" / "model-00002-of-00002.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    shutil.rmtree(root / "v4")
+    report = haulway.delta.verify(root, base=GOLDENS / "mx-xor-adler32-full/base")
+    (found,) = report.findings
+    assert found.version == "v3" and found.tensor and found.code == "kMismatch"
+    assert not haulway.verify(root / "v3" / INDEX).ok
+
+
+def test_nothing_to_list(tmp_path):
+    with pytest.raises(haulway.NotFoundError):
+        haulway.delta.versions(tmp_path / "none")
+    assert haulway.delta.versions(tmp_path) == []
+    with pytest.raises(haulway.NotFoundError, match="no versions"):
+        haulway.delta.verify(tmp_path)
+    with pytest.raises(haulway.UnsupportedError):
+        haulway.delta.versions("http://127.0.0.1:1/run/")
+    with pytest.raises(TypeError):
+        haulway.delta.versions(7)
+    with pytest.raises(haulway.ArgumentTypeError, match="no_such"):
+        haulway.delta.versions(tmp_path, no_such=1)
+
+
+def test_versions_of_a_bucket(bucket, endpoint, run_of, tmp_path, monkeypatch):
+    for name, value in (("AWS_ACCESS_KEY_ID", "AKID"),
+                        ("AWS_SECRET_ACCESS_KEY", "s3cret"),
+                        ("AWS_REGION", "us-east-1"),
+                        ("AWS_ENDPOINT_URL_S3", endpoint)):
+        monkeypatch.setenv(name, value)
+    _, root = run_of
+    for file in sorted(root.rglob("*")):
+        if file.is_file():
+            bucket.upload_file(str(file), "bkt", str(file.relative_to(tmp_path)))
+    for url in ("s3://bkt/run/", "s3://bkt/run"):
+        found = haulway.delta.versions(url)
+        assert [one.number for one in found] == [1, 2, 3, 4, 5]
+        assert all(one.complete for one in found)
+        assert found[0].path == "s3://bkt/run/weight_v000001"
+        assert haulway.delta.verify(url, base=tmp_path / "base").ok
+
+
+def test_the_verb(run_of, run, tmp_path):
+    _, root = run_of
+    listed = json.loads(run("delta", "ls", root, "--json").stdout)["versions"]
+    assert [one["id"] for one in listed] == [f"{n:06}" for n in range(1, 6)]
+    assert {"id", "number", "kind", "base", "encoding", "checksum", "tensors",
+            "bytes", "complete", "path"} <= listed[0].keys()
+    table = run("delta", "ls", root).stdout
+    assert "000003" in table and "complete" in table
+    good = run("delta", "verify", root, "--base", tmp_path / "base", "--json")
+    report = json.loads(good.stdout)
+    assert report["ok"] and report["versions"] == 5 and report["checked_bytes"]
+    assert report["findings"] == []
+    run("delta", "verify", root, "--base", tmp_path / "base")
+    (root / "weight_v000004" / SHARD).unlink()
+    assert "lacks " + SHARD in run("delta", "ls", root).stdout
+    bad = run("delta", "verify", root, "--base", tmp_path / "base", "--json",
+              code=1)
+    (finding,) = json.loads(bad.stdout)["findings"]
+    assert finding["version"] == "000004" and SHARD in finding["message"]
+    run("delta", "verify", root, "--base", tmp_path / "base", code=1)
+    run("delta", "ls", tmp_path / "base", code=3)
+    run("delta", "ls", tmp_path / "none", code=None)
