@@ -1,3 +1,12 @@
+// Design: a source knows only its neighbours, and other versions lie in other
+// folders. So the index of a model is wrapped when it is opened by a name: the
+// name, and the options with which it was opened, lead to the other versions.
+// Nothing is read or listed for that until a version asks for its base.
+//
+// Beside a folder at a URL without a listing, only the name with the base's
+// number is tried; where folders can be listed, every index may state the
+// version.
+
 #include "checkpoint/version_source.h"
 
 #include <fmt/format.h>
@@ -188,8 +197,17 @@ class VersionSource : public ByteSource {
     if (is_path) return OpenSource(folder, options);
     auto index = OpenSource(
         fmt::format("{}{}{}", folder, kVersionIndexName, query), options);
-    if (index.ok() || index.status().code() != Code::kNotFound) return index;
-    return OpenSource(folder + query, options);
+    if (index.ok()) return index;
+    // Some servers refuse what is not there, or cannot name it.
+    switch (index.status().code()) {
+      case Code::kNotFound:
+      case Code::kPermissionDenied:
+      case Code::kInvalidArgument:
+      case Code::kUnsupported:
+        return Status(Code::kNotFound, index.status().message());
+      default:
+        return index;
+    }
   }
 
   // Fails if the checkpoint states that it is another version.

@@ -39,6 +39,10 @@ namespace haulway::delta {
 
 namespace {
 
+// As in the engine's plan of reads (load/read_plan.cc).
+constexpr uint64_t kSmallestPhased = 64 * kKiB;
+constexpr uint64_t kSmallUnit = 64;
+
 constexpr std::array<uint8_t, 4> kZstdMagic = {0x28, 0xB5, 0x2F, 0xFD};
 
 // Returns the checksums that a shard's metadata have for its entries; empty
@@ -337,11 +341,13 @@ class VersionReader::Builder {
     for (const Step& step : steps_[i]) {
       if (!CheckedAdd(frames, step.length, &frames)) return TooLarge();
     }
-    // The payload keeps its place within a page, so that direct reads fit.
+    // A large payload keeps its place within a page, so that direct reads fit.
+    const uint64_t unit =
+        old.nbytes >= kSmallestPhased ? kPageBytes : kSmallUnit;
     const uint64_t from = PayloadOf(i, old);
-    const uint64_t phase = (from - frames % kPageBytes) % kPageBytes;
+    const uint64_t phase = (from - frames % unit) % unit;
     uint64_t begin = 0;
-    if (!CheckedRoundUp(end_, kPageBytes, &begin) ||
+    if (!CheckedRoundUp(end_, unit, &begin) ||
         !CheckedAdd(begin, phase, &begin) ||
         !CheckedAdd(begin, frames, &end_)) {
       return TooLarge();
