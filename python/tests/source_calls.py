@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import re
+import shutil
 
 import numpy as np
 import torch
@@ -146,8 +147,7 @@ def _digest(data):
 def outcome(call, source, folder):
     """Returns what a call returns and the files that it makes in a folder, or
     its exception."""
-    for left in folder.iterdir():
-        left.unlink()
+    clear(folder)
     try:
         value = plain(call(source, str(folder / "out.safetensors")))
     except (haulway.Error, OSError, ValueError, RuntimeError) as error:
@@ -155,10 +155,17 @@ def outcome(call, source, folder):
     return value, written(folder)
 
 
+def clear(folder):
+    """Removes all that is in a folder."""
+    for left in folder.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
 def written(folder):
     """Returns the digests of the files in a folder that a user sees."""
-    return {path.name: _digest(path.read_bytes()) for path in folder.iterdir()
-            if not path.name.startswith(".")}
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+    return {name: _digest(path.read_bytes()) for name, path in found.items()
+            if path.is_file() and not name.startswith(".")}
 
 
 def without_varying(text):

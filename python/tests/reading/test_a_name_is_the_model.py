@@ -334,7 +334,8 @@ STALE = "transformers: an index left by an older save"
 def ways(command):
     """Returns the ways of the verbs that take the name of a model."""
     for way in has(command, "--variant"):
-        if way not in ("verify --manifest", "map"):  # "map --json" is one, too.
+        # "map --json" is one, too; "delta" is about what changed.
+        if way not in ("verify --manifest", "map", "delta"):
             yield way
 
 
