@@ -220,7 +220,8 @@ def with_types(stub):
     keywords = {
         "_IndexWords": table.INDEX.keys() - by_position,
         "_RemoteWords": table.REMOTE,
-        "_OpeningWords": opening - by_position,
+        "_ScanningWords": opening - by_position - table.NAMING.keys(),
+        "_OpeningWords": table.NAMING,
         "_ReadingWords": table.READING.keys() - table.OPENING.keys(),
     }
     classes = {

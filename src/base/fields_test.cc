@@ -238,11 +238,6 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(S3Options()), 11u);
   }
   {
-    // No row: io, remote, write_through.
-    [[maybe_unused]] const auto& [a, b, c, d] = SourceOptions();
-    EXPECT_EQ(NamesOf(SourceOptions()), 1u);
-  }
-  {
     [[maybe_unused]] const auto& [a, b] = EncryptionKey();
     EXPECT_EQ(NamesOf(EncryptionKey()), 2u);
   }

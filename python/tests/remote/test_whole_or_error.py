@@ -180,7 +180,8 @@ def test_verbs(liar, lie, served, run, command, tmp_path):
         for tell in (lambda: liar.tell(None), lie):
             tell()
             clear(tmp_path)
-            done = run(*line, code=None)
+            done = run(*line, "--retries", "1", code=None)
+            assert done.returncode != 4, done.stderr
             said = without_varying(re.sub(r"[0-9.]+ s\b.*", "", done.stdout))
             files = written(tmp_path)
             if way.startswith("encrypt"):  # With other random bytes each time.
