@@ -120,12 +120,6 @@ class _ReadingWords(TypedDict, total=False):
 class _OpeningWords(_ScanningWords, total=False):
     variant: str | None
     base: _Path | None
-    io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"] | None
-    mmap_flags: int | None
-    key: bytes | bytearray | memoryview | str | None
-    passphrase: str | bytes | bytearray | memoryview | None
-    calculate_storage_offsets: bool | None
-    debug: bool | None
 
 # Options of put() and get().
 @type_check_only
