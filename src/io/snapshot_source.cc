@@ -189,9 +189,11 @@ class Replacement {
         (reinterpret_cast<uintptr_t>(mapping_.data()) + from) / page;
     const auto entries =
         std::span(entries_).first(static_cast<size_t>((to - from) / page));
-    const bool is_known = ReadFully(pagemap_.get(), first * sizeof entries_[0],
-                                    std::as_writable_bytes(entries))
-                              .ok();
+    const bool is_known =
+        ::lseek(pagemap_.get(), static_cast<off_t>(first * sizeof entries_[0]),
+                SEEK_SET) >= 0 &&
+        ::read(pagemap_.get(), entries.data(), entries.size_bytes()) ==
+            static_cast<ssize_t>(entries.size_bytes());
     for (size_t i = 0; from < to; ++i, from += page) {
       if (is_known && !WasWritten(entries_[i])) continue;
       std::memcpy(memory_ + from, mapping_.data() + from, page);
