@@ -225,7 +225,9 @@ def test_a_file_that_was_cut_is_found_without_hashing(run, golden, name):
         done = run("ls", path, code=1 if size >= 5 else None)
         assert done.stderr.count("\n") == 1
         if size > 5:
-            assert "kTruncated" in run("verify", path, code=1).stdout
+            assert run("verify", path, code=1).stdout.startswith("FAILED")
+            found = json.loads(run("verify", path, "--json", code=1).stdout)
+            assert found["findings"][0]["code"] == "kTruncated"
 
 
 def test_ls_says_why_there_is_no_offset(run, golden):

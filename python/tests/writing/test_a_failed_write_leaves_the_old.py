@@ -37,10 +37,10 @@ WRITING = {
 }
 # Of these the target may be only a file that has a name.
 NAMED = {"get"}
-# These write no file, or to a server (put), or are tested by the verbs that
-# they run (bulk).
+# These write no file, or to a server (put), or a folder that may not exist
+# (delta), or are tested by the verbs that they run (bulk).
 OTHERS = {"ls", "info", "verify", "load", "plan-reads", "diff", "put", "bulk",
-          "arena", "completion"}
+          "arena", "completion", "delta"}
 OLD = b"old content\n" * 40_000  # Larger than what is written, or smaller.
 SHORT = b"old"
 

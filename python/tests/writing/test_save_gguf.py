@@ -166,7 +166,7 @@ def test_a_conversion_sets_metadata(tmp_path, run):
     haulway.convert(tmp_path / "a.gguf", tmp_path / "b.safetensors",
                     metadata={"k": "w"})
     assert haulway.open(tmp_path / "b.safetensors").metadata == {
-        "general.architecture": "llama", "k": "w"}
+        "format": "pt", "general.architecture": "llama", "k": "w"}
     for ending, metadata in (("safetensors", {"k": 1}), ("npz", {"k": "w"})):
         with pytest.raises(haulway.UnsupportedError, match="no room for metadata"):
             haulway.convert(tmp_path / "a.gguf", tmp_path / f"c.{ending}",
