@@ -40,10 +40,13 @@ std::map<std::string, Tensors> ExpectedOf(const std::string& set) {
   simdjson::dom::parser parser;
   std::map<std::string, Tensors> all;
   const auto root = parser.load((kSets / set / "expected.json").string());
-  for (const auto& [folder, tensors] : root.get_object().value()) {
-    for (const auto& [name, facts] : tensors.get_object().value()) {
+  const simdjson::dom::object folders = root.get_object();
+  for (const auto& [folder, listed] : folders) {
+    const simdjson::dom::object tensors = listed.get_object();
+    for (const auto& [name, facts] : tensors) {
       std::vector<int64_t> shape;
-      for (const auto size : facts["shape"].get_array().value()) {
+      const simdjson::dom::array sizes = facts["shape"].get_array();
+      for (const auto size : sizes) {
         shape.push_back(size.get_int64().value());
       }
       all[std::string(folder)][std::string(name)] = fmt::format(
