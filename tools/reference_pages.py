@@ -5,6 +5,7 @@
 # here, because its host package is missing, is left out with a message.
 
 import ast
+import builtins
 import contextlib
 import importlib
 import inspect
@@ -103,26 +104,36 @@ def directive(kind, name, signatures, body, level):
     fence = ":" * level
     for each in signatures[:-1]:
         yield f"{fence}{{{kind}}} {name}{each}\n:no-index:\n{fence}\n"
-    yield f"{fence}{{{kind}}} {name}{signatures[-1] if signatures else ''}\n"
+    head = f"{fence}{{{kind}}} {name}{signatures[-1] if signatures else ''}"
+    # Options follow the first line at once; behind an empty line they are text.
+    yield head if body.startswith(":") else f"{head}\n"
     yield body
     yield f"{fence}\n"
+
+
+def unlinked(name):
+    """Returns the option for a field that is named like a type of Python's: in
+    signatures the name is that of the type, which would lead to the field."""
+    return ":no-index:\n" if hasattr(builtins, name) else ""
 
 
 def class_body(node, thing):
     yield docstring(thing) if own_doc(thing) else ""
     for field in node.body:
         if isinstance(field, ast.AnnAssign) and field.target.id[0] != "_":
-            yield from directive("py:attribute", field.target.id, [],
-                                 f":type: {plain(ast.unparse(field.annotation))}\n",
-                                 4)
+            yield from directive(
+                "py:attribute", field.target.id, [],
+                f":type: {plain(ast.unparse(field.annotation))}\n"
+                f"{unlinked(field.target.id)}", 4)
     for name, nodes in declarations(node.body).items():
         member = getattr(thing, name, None)
         kinds = decorators(nodes[0])
         if kinds & {"property", "cached_property"}:
             result = nodes[0].returns
             kind, shown = "py:property", []
-            options = ("" if result is None else
-                       f":type: {plain(ast.unparse(result))}\n")
+            options = unlinked(name) + (
+                "" if result is None else
+                f":type: {plain(ast.unparse(result))}\n")
             yield from directive(kind, name, shown,
                                  f"{options}\n{docstring(member)}", 4)
         elif isinstance(nodes[0], ast.FunctionDef):

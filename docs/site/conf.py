@@ -13,8 +13,6 @@ extensions = ["myst_parser", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
 root_doc = "index"
 nitpicky = True
-# "bytes" in a signature is Python's, and the name of fields of two classes.
-suppress_warnings = ["ref.python"]
 # Annotations name types of other packages, which have no page here.
 nitpick_ignore_regex = [("py:.*", ".*")]
 # A heading's anchor is what GitHub makes of the heading.
