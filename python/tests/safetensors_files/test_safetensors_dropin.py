@@ -18,7 +18,8 @@ import safetensors
 import safetensors.numpy
 import safetensors.torch
 import torch
-from test_safetensors import TORCH_DTYPES, bits, build, cases, sample
+from dropin_cases import INDICES, said, same, write_model
+from test_safetensors import TORCH_DTYPES, build, cases, sample
 
 import haulway
 import haulway.safetensors as ours
@@ -27,14 +28,6 @@ import haulway.safetensors.torch
 from http_server import FaultServer
 
 THEIRS = safetensors
-
-
-def said(function, *arguments, **named):
-    """Returns the result of a call, or the name and text of its exception."""
-    try:
-        return "ok", function(*arguments, **named)
-    except Exception as error:
-        return type(error).__name__, str(error)
 
 
 def listing(module, path):
@@ -109,14 +102,6 @@ def all_dtypes():
         f"t{i}.{dtype}": sample(dtype, (3, 4))
         for i, dtype in enumerate(TORCH_DTYPES)
     } | {"none": torch.zeros(0, 3), "one": torch.tensor(7, dtype=torch.int16)}
-
-
-def same(one, other):
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert tensor.dtype == other[name].dtype, name
-        assert tensor.shape == other[name].shape, name
-        assert bits(tensor) == bits(other[name]), name
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])
@@ -250,14 +235,7 @@ BACKENDS = ["mmap", "pread", "auto", "direct", "uring", "snapshot"]
 
 @pytest.fixture
 def model(tmp_path):
-    path = tmp_path / "model.safetensors"
-    tensors = {
-        "w": torch.arange(60.0).reshape(4, 5, 3),
-        "i": torch.arange(7),
-        "s": torch.tensor(2.5, dtype=torch.bfloat16),
-    }
-    THEIRS.torch.save_file(tensors, path, {"format": "pt", "x": "y"})
-    return path
+    return write_model(tmp_path)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -327,17 +305,6 @@ def test_unknown_names_are_refused_in_the_packages_words(model):
                                        data_len=2)):
         assert said(use, ours) == said(use, THEIRS)
         assert said(use, ours)[0] == "SafetensorError"
-
-
-INDICES = [
-    0, -1, 3, 4, -4, -5, True, None, ..., (), [], [0, 2], slice(1, 3),
-    slice(None), slice(5, None), slice(2, 9), slice(-2, None), slice(0, 4, 2),
-    slice(0, 4, -1), slice(0, 4, 0), slice("a"), (1, 2), (1, slice(2, 4)),
-    (slice(None), 1), (..., 1), (..., slice(0, 2)), (..., ...), (0, ..., 0),
-    (0, 0, 0), (0, 0, 0, 0), (slice(None), slice(1, 5, 3), slice(0, 3, 2)),
-    (slice(3, 3),), 1.5, (None, 0), (0, None), numpy.int64(2),
-    (slice(None), slice(None), slice(0, 1)), 2**31, -2**31,
-]
 
 
 @pytest.mark.parametrize("index", INDICES, ids=repr)
@@ -500,111 +467,6 @@ def test_every_name_of_the_package_is_there():
             assert hasattr(ours.numpy, name), name
     assert ours.__version__ == THEIRS.__version__
     assert set(ours.__all__) <= set(dir(ours))
-
-
-def test_plans_are_read_once(tmp_path):
-    path = tmp_path / "x"
-    tensors = {f"w{i}": torch.randn(16, 8) for i in range(8)}
-    THEIRS.torch.save_file(tensors, path)
-    for backend in ("mmap", "pread"):
-        with ours.safe_open(path, "pt", backend=backend) as file:
-            file.prefetch({
-                "w0": slice(2, 4), "w1": [(..., slice(0, 2)), slice(0, 1)],
-                "w2": None,
-            })
-            first = file.get_slice("w0")[2:4]
-            assert torch.equal(first, tensors["w0"][2:4])
-            assert file.get_slice("w0")[2:4] is first
-            columns, row = (file.get_slice("w1")[index]
-                            for index in ((..., slice(0, 2)), slice(0, 1)))
-            assert torch.equal(columns, tensors["w1"][:, :2])
-            assert torch.equal(row, tensors["w1"][:1])
-            assert file.get_slice("w1")[..., 0:2] is columns
-            assert file.get_slice("w1")[0:1] is row
-            assert file.get_tensor("w2") is file.get_slice("w2")[:]
-            # Tensors outside the plan are read as usual.
-            assert torch.equal(file.get_slice("w0")[1], tensors["w0"][1])
-            path.rename(tmp_path / "away")
-            file.prefetch(["w3"])
-            file.prefetch()
-            (tmp_path / "away").rename(path)
-            assert file.get_tensors()["w3"] is file.get_tensor("w3")
-            same(file.get_tensors(), tensors)
-            assert said(file.prefetch, {"nope": None}) == (
-                "SafetensorError", "File does not contain tensor nope"
-            )
-            code, why = said(file.prefetch, {"w0": ([0, 1],)})
-            assert code == "SafetensorError" and "plan for w0" in why
-        assert said(file.prefetch) == ("SafetensorError", "File is closed")
-    with ours.safe_open(path, "np") as file:
-        file.prefetch({"w0": (slice(None), slice(1, 3))})
-        part = file.get_slice("w0")
-        assert numpy.array_equal(part[:, 1:3], tensors["w0"][:, 1:3])
-        assert part[:, 1:3] is part[:, 1:3]
-
-
-@pytest.mark.parametrize(("framework", "backend"), [
-    ("pt", "mmap"), ("pt", "pread"), ("np", "mmap"), ("np", "pread"),
-])
-def test_equal_indices_are_one_of_a_plan(tmp_path, framework, backend):
-    path = tmp_path / "x"
-    THEIRS.torch.save_file({"w": torch.arange(128.0).reshape(16, 8)}, path)
-    with ours.safe_open(path, framework, backend=backend) as file:
-        file.prefetch({"w": [slice(0, 4), 5, (slice(None), slice(2, 8))]})
-        part = file.get_slice("w")
-        rows = part[:4]
-        for same_rows in (
-            part[0:4], part[0:4:1], part[:4, :], part[:4, ...], part[..., :4, :],
-            part[numpy.int64(0):numpy.int64(4)],
-        ):
-            assert same_rows is rows
-        assert part[5] is part[-11] is part[numpy.int64(5)] is part[5, ...]
-        assert part[:, 2:] is part[:, 2:8] is part[..., 2:8]
-        assert rows.tolist() == [list(range(i, i + 8)) for i in (0, 8, 16, 24)]
-        assert part[:3] is not part[:3]
-
-
-@pytest.mark.parametrize("index", INDICES, ids=repr)
-@pytest.mark.parametrize(("framework", "backend"), [
-    ("pt", "mmap"), ("pt", "pread"), ("np", "mmap"),
-])
-def test_a_plan_leaves_indices_what_they_mean(model, framework, backend, index):
-    """Also for tensors planned as a whole, and for equal parts."""
-
-    def use(plan):
-        with ours.safe_open(model, framework, backend=backend) as file:
-            for one in plan:
-                said(file.prefetch, one)
-            part = file.get_slice("w")[index]
-        return list(part.shape), part.reshape(-1).tolist()
-
-    planned = [["w"], {"w": [0, 1, slice(2, 3), (0, 0, 0)]}, {"w": index}]
-    assert said(use, planned) == said(use, [])
-
-
-def test_too_many_indices_are_refused_of_a_planned_tensor(tmp_path):
-    path = tmp_path / "x"
-    THEIRS.torch.save_file({"w": torch.ones(2, 3)}, path)
-    everything = (slice(None),) * 5
-    for backend, refusal in (("mmap", "IndexError"), ("pread", "SafetensorError")):
-        with ours.safe_open(path, "pt", backend=backend) as file:
-            file.prefetch()
-            part = file.get_slice("w")
-            assert said(part.__getitem__, everything)[0] == refusal
-            code, why = said(file.prefetch, {"w": everything})
-            assert code == "SafetensorError" and why.startswith("plan for w: ")
-
-
-@pytest.mark.parametrize("plan", [
-    5, b"w", [5], ["w", None], [("w", 0)], {"w": "x"}, {"w": 1.5}, {"w": (0, 9)},
-    {"w": slice(0, 4, -1)}, {"w": slice("a")}, {"w": (..., ...)}, {"w": (0, "b")},
-    {"w": [[0, 1]]}, {"w": numpy.array([0, 1])},
-], ids=repr)
-def test_malformed_plans_are_errors_of_ours(model, plan):
-    for framework, backend in (("pt", "mmap"), ("pt", "pread"), ("np", "mmap")):
-        with ours.safe_open(model, framework, backend=backend) as file:
-            code, why = said(file.prefetch, plan)
-            assert code == "SafetensorError" and why.startswith("plan"), why
 
 
 def packed(count):
