@@ -29,6 +29,7 @@
 #include "decode/stored_tensor.h"
 #include "delta/checksum.h"
 #include "delta/version_facts.h"
+#include "format/flat_reader.h"
 #include "haulway/machine.h"
 #include "io/model_names.h"
 #include "safetensors/safetensors_reader.h"
@@ -395,13 +396,12 @@ Status RefuseDeltaShard(const FormatReader& reader) {
 
 Result<VerifyReport> VerifySafetensorsFile(SourcePtr source,
                                            const VerifyOptions& options) {
+  const auto opened = safetensors::OpenSafetensors(source, options.open);
   HAULWAY_ASSIGN(VerifyReport report,
-                 safetensors::VerifySafetensors(source, options));
-  if (!report.ok) return report;
-  HAULWAY_ASSIGN(const ReaderPtr opened,
-                 safetensors::OpenSafetensors(source, options.open));
-  const Status refused = RefuseDeltaShard(*opened);
-  if (refused.ok() || options.open.alone) return report;
+                 ReportOpening(Format::kSafetensors, *source, options, opened));
+  if (!opened.ok() || options.open.alone) return report;
+  const Status refused = RefuseDeltaShard(**opened);
+  if (refused.ok()) return report;
   // With an index beside it, the version is verified there.
   if (source->OpenNeighbour(kVersionIndexName).ok()) return report;
   report.ok = false;

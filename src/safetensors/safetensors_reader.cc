@@ -62,10 +62,4 @@ Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
   return std::unique_ptr<const FormatReader>(std::move(reader));
 }
 
-Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
-                                       const VerifyOptions& options) {
-  return ReportOpening(Format::kSafetensors, *source, options,
-                       OpenSafetensors(source, options.open));
-}
-
 }  // namespace haulway::safetensors

@@ -11,7 +11,6 @@
 #include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
-#include "haulway/verify.h"
 
 namespace haulway::safetensors {
 
@@ -21,7 +20,5 @@ bool IsSafetensors(std::span<const std::byte> head);
 // Opens a file with two reads of the source.
 Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
-Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
-                                       const VerifyOptions& options);
 
 }  // namespace haulway::safetensors
