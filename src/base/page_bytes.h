@@ -18,4 +18,8 @@ inline uint64_t PageBytes() {
 // one are fastest, whatever the kernel's page is.
 inline constexpr uint64_t kPageBytes = 4096;
 
+// From this size on, bytes in memory keep their source's offset within a page.
+// For fewer, padding costs more memory than direct I/O gains.
+inline constexpr uint64_t kSmallestPhased = uint64_t{64} << 10;
+
 }  // namespace haulway

@@ -40,7 +40,7 @@ struct WrongTensor {
 
 struct CheckedTensors {
   std::vector<WrongTensor> wrong;
-  uint64_t bytes = 0;  // Of the tensors whose checksums were compared.
+  uint64_t bytes = 0;  // The sum over tensors with a checksum.
 };
 
 // Decodes all changed tensors, on `threads` threads, and compares the checksums

@@ -54,7 +54,7 @@ Result<Detected> DetectWhole(SourcePtr source, const OpenOptions& options) {
   Detected found{std::move(source), format};
   if (format->place == nullptr || options.alone) return found;
   auto reader = format->open(found.source, options);
-  // Whoever opens the file reports its fault.
+  // The caller opens the file again, and reports its fault.
   if (!reader.ok()) return found;
   found.reader = *std::move(reader);
   const auto& metadata = found.reader->index().metadata;

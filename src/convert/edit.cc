@@ -40,13 +40,11 @@
 #include "haulway/open.h"
 #include "io/editable_file.h"
 #include "io/file_system.h"
+#include "safetensors/safetensors_header.h"
 
 namespace haulway {
 
 namespace {
-
-// Start of the tensors in a safetensors file that is written anew.
-constexpr uint64_t kRoomyAlignment = 4096;
 
 class Editing {
  public:
@@ -367,7 +365,7 @@ class Editing {
     }
     if (has_room) {
       all.in_order = false;
-      save.alignment = kRoomyAlignment;
+      save.alignment = safetensors::kRoomyAlignment;
       HAULWAY_ASSIGN(layout, LayOut(std::move(all), format(), save));
     }
     return WriteAnew(*layout);

@@ -28,7 +28,7 @@ class Blake3 {
   void HashChunks(const std::byte* chunks, size_t count);
 
   std::vector<std::byte> rest_;  // Bytes of chunks not compressed yet.
-  std::vector<Chain> stack_;     // Of whole subtrees, the largest first.
+  std::vector<Chain> stack_;     // One for each whole subtree, by size.
   uint64_t chunks_ = 0;          // Number of chunks in the stack.
 };
 

@@ -128,7 +128,7 @@ class MaskWriter {
   const std::span<const std::byte> after_;
   std::byte* const mask_;
   std::vector<ZSTD_Sequence> sequences_;
-  size_t begin_ = 0;  // Of the literals that no sequence has yet.
+  size_t begin_ = 0;  // Where the literals without a sequence begin.
   size_t end_ = 0;    // After the last changed byte.
 };
 

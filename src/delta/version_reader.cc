@@ -39,8 +39,7 @@ namespace haulway::delta {
 
 namespace {
 
-// As in the engine's plan of reads (load/read_plan.cc).
-constexpr uint64_t kSmallestPhased = 64 * kKiB;
+// The alignment of small payloads, a cache line.
 constexpr uint64_t kSmallUnit = 64;
 
 constexpr std::array<uint8_t, 4> kZstdMagic = {0x28, 0xB5, 0x2F, 0xFD};
@@ -416,10 +415,10 @@ class VersionReader::Builder {
   VersionReader& made_;
   const CheckpointIndex& base_;
   const ParseLimits& limits_;
-  NameIndex names_;                       // Of the base's entries.
+  NameIndex names_;                       // The base's entries.
   std::vector<std::vector<Step>> steps_;  // By entry of the base.
   std::vector<uint32_t> produced_;        // Row of the joined sources, or 0.
-  std::vector<uint64_t> starts_;          // Of the joined sources.
+  std::vector<uint64_t> starts_;          // Where each source begins.
   std::vector<Splice> splices_;
   uint64_t end_ = 0;
 };

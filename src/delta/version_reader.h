@@ -38,7 +38,7 @@ struct ListedTensor {
 
 struct OpenedDelta {
   VersionFacts facts;
-  std::string path;  // Of its index.
+  std::string path;  // The path of its index.
   std::vector<DeltaShard> shards;
 };
 
@@ -92,7 +92,7 @@ class VersionReader : public FormatReader {
   struct Step {
     uint32_t delta;
     uint32_t shard;
-    uint32_t row;  // Of the shard's entries.
+    uint32_t row;  // A row of the shard's entries.
     uint64_t length;
   };
   class Builder;

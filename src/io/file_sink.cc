@@ -487,7 +487,7 @@ std::unique_ptr<ByteSink> MakeStreamSink(UniqueFd fd, std::string name) {
 struct Place {
   FinalName name;
   FileSinkOptions options;
-  std::optional<mode_t> mode;  // Of what is there.
+  std::optional<mode_t> mode;  // The mode of the file that is there.
 };
 
 Result<Place> PlaceOf(const std::string& path, const FileSinkOptions& options) {

@@ -24,7 +24,8 @@ constexpr std::string_view kSuffix = ".haulway-tmp";
 // Leaves room for the parts that TemporaryName() adds, in a name of 255 bytes.
 constexpr size_t kLongestStem = 200;
 constexpr time_t kDay = 24 * 60 * 60;
-constexpr time_t kLongestRename = 60;  // Of all files of a set.
+// Within this time all files of a set get their names.
+constexpr time_t kLongestRename = 60;
 
 // Returns how the names of this path's temporaries begin: ".NAME.".
 std::string PrefixOf(const std::string& path) {

@@ -15,9 +15,6 @@ namespace {
 // Alignment of tensors in memory: a cache line, the widest vector register, and
 // PyTorch's own alignment of records in a file.
 constexpr uint64_t kAlignment = 64;
-// From this size on, an extent keeps its offset modulo a page. For smaller
-// extents, padding costs more memory than direct I/O gains.
-constexpr uint64_t kSmallestPhased = 64 * kKiB;
 // Most requests per job, so that many tiny requests are spread over the
 // threads.
 constexpr uint32_t kMostRequests = 64;

@@ -130,7 +130,7 @@ class Damaged {
     return {};
   }
 
-  // Of two tensors in the same bytes at most one is right, and nothing tells
+  // If two tensors have the same bytes, at most one is right, and nothing tells
   // which.
   void DropOverlapping() {
     std::vector<const HeaderTensor*> order;

@@ -17,8 +17,6 @@ namespace {
 
 // The alignment of the reference, whose padding is at the end.
 constexpr uint64_t kUsualAlignment = 8;
-// Editing makes headers of whole pages, whose padding is after the metadata.
-constexpr uint64_t kRoomyAlignment = 4096;
 
 // Appends `text` as a JSON string, with the minimum of escapes.
 void AppendString(std::string_view text, std::string* out) {

@@ -93,6 +93,10 @@ struct EncodedHeader {
   uint64_t file_bytes = 0;
 };
 
+// The alignment of headers that editing makes: their padding is after the
+// metadata, which can grow there.
+inline constexpr uint64_t kRoomyAlignment = 4096;
+
 // Lays out a file. The header's size is a multiple of `alignment`, so the first
 // tensor starts at one. `in_order` keeps the order of `tensors`, which readers
 // do not need, and takes every alignment. With alignment 8 and at most one key
