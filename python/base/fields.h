@@ -131,9 +131,7 @@ inline void SetFieldValue(nanobind::handle value, std::string* to) {
 inline void SetFieldValue(nanobind::handle value,
                           std::vector<std::string>* to) {
   to->clear();
-  for (nanobind::handle text : value) {
-    to->push_back(nanobind::cast<std::string>(text));
-  }
+  for (nanobind::handle text : value) SetFieldValue(text, &to->emplace_back());
 }
 // A dict from text to text.
 template <class Pair>

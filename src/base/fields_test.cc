@@ -12,14 +12,20 @@
 #include "haulway/compare.h"
 #include "haulway/convert.h"
 #include "haulway/delta.h"
+#include "haulway/delta_apply.h"
 #include "haulway/layout.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
 #include "haulway/options.h"
+#include "haulway/quantization.h"
+#include "haulway/runs.h"
 #include "haulway/save.h"
+#include "haulway/signature.h"
+#include "haulway/signing.h"
 #include "haulway/sink.h"
 #include "haulway/tensorizer.h"
 #include "haulway/verify.h"
+#include "haulway/version_publisher.h"
 
 namespace haulway {
 namespace {
@@ -118,12 +124,38 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
   }
   {
     // `bytes` is the one of `write`.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = ConvertReport();
-    EXPECT_EQ(NamesOf(ConvertReport()), 6u + NamesOf(WriteStats()));
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] =
+        ConvertReport();
+    EXPECT_EQ(NamesOf(ConvertReport()), 10u + NamesOf(WriteStats()));
   }
   {
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = EditReport();
     EXPECT_EQ(NamesOf(EditReport()), 7u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = SignedSubject();
+    EXPECT_EQ(NamesOf(SignedSubject()), 2u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] = SignatureFacts();
+    EXPECT_EQ(NamesOf(SignatureFacts()), 9u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c] = SignatureFinding();
+    EXPECT_EQ(NamesOf(SignatureFinding()), 3u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = SignatureReport();
+    EXPECT_EQ(NamesOf(SignatureReport()), 7u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] = SignReport();
+    EXPECT_EQ(NamesOf(SignReport()), 9u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] =
+        SignatureOptions();
+    EXPECT_EQ(NamesOf(SignatureOptions()), 13u);
   }
   {
     // Also has a row for `ok`.
@@ -141,6 +173,10 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
   {
     [[maybe_unused]] const auto& [a, b, c] = TieNote();
     EXPECT_EQ(NamesOf(TieNote()), 3u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c] = Quantization();
+    EXPECT_EQ(NamesOf(Quantization()), 3u);
   }
   {
     [[maybe_unused]] const auto& [a, b] = LeftOut();
@@ -202,20 +238,20 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(TensorizerEditOptions()), 7u);
   }
   {
-    // No row: limits. The key counts as two.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] = OpenOptions();
-    EXPECT_EQ(NamesOf(OpenOptions()), 9u);
+    // No row: limits, dequantized_dtype. The key counts as two.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
+                                  p] = OpenOptions();
+    EXPECT_EQ(NamesOf(OpenOptions()), 15u);
   }
   {
-    // No row: proxy_from_environment, retry_budget, first_wait, longest_wait,
-    // cancel.
+    // No row: proxy_from_environment, cancel.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
                                   p, q, r, s, t, u] = RemoteOptions();
-    EXPECT_EQ(NamesOf(RemoteOptions()), 16u);
+    EXPECT_EQ(NamesOf(RemoteOptions()), 19u);
   }
   {
-    // No row: io, remote, write_through.
-    [[maybe_unused]] const auto& [a, b, c, d, e] = SourceOptions();
+    // No row: io, remote, write_through, signature, signed_model.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = SourceOptions();
     EXPECT_EQ(NamesOf(SourceOptions()), 2u);
   }
   {
@@ -228,8 +264,33 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(VersionFinding()), 4u);
   }
   {
-    [[maybe_unused]] const auto& [a, b, c, d] = VersionsReport();
-    EXPECT_EQ(NamesOf(VersionsReport()), 4u);
+    [[maybe_unused]] const auto& [a, b, c, d, e] = VersionsReport();
+    EXPECT_EQ(NamesOf(VersionsReport()), 5u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = ApplyReport();
+    EXPECT_EQ(NamesOf(ApplyReport()), 7u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = PruneReport();
+    EXPECT_EQ(NamesOf(PruneReport()), 2u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = RunEntry();
+    EXPECT_EQ(NamesOf(RunEntry()), 7u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c] = SkippedEntry();
+    EXPECT_EQ(NamesOf(SkippedEntry()), 3u);
+  }
+  {
+    // Two rows of the entry.
+    [[maybe_unused]] const auto& [a, b, c, d] = LatestReport();
+    EXPECT_EQ(NamesOf(LatestReport()), 5u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c] = PruneRunReport();
+    EXPECT_EQ(NamesOf(PruneRunReport()), 3u);
   }
   {
     // No row: environment.

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "base/text.h"
 
@@ -59,7 +60,8 @@ Result<UniqueFd> OpenForReading(const std::string& path) {
     ::fcntl(fd.get(), F_SETFL, 0);
   }
   if (fd.get() < 0) {
-    return Status::FromErrno(errno, fmt::format("cannot open {}", Quote(path)));
+    return Status::FromErrno(errno,
+                             fmt::format("cannot open {}", QuotePath(path)));
   }
   return fd;
 }
@@ -67,13 +69,29 @@ Result<UniqueFd> OpenForReading(const std::string& path) {
 Result<uint64_t> RegularFileSize(int fd, const std::string& path) {
   struct stat facts;
   if (::fstat(fd, &facts) != 0) {
-    return Status::FromErrno(errno, fmt::format("cannot stat {}", Quote(path)));
+    return Status::FromErrno(errno,
+                             fmt::format("cannot stat {}", QuotePath(path)));
   }
   if (!S_ISREG(facts.st_mode)) {
     return Status(Code::kUnsupported,
-                  fmt::format("not a regular file: {}", Quote(path)));
+                  fmt::format("not a regular file: {}", QuotePath(path)));
   }
   return static_cast<uint64_t>(facts.st_size);
+}
+
+Result<std::optional<std::string>> ReadSmallFile(const std::string& path,
+                                                 uint64_t most) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) {
+      return std::optional<std::string>();
+    }
+    return Status::FromErrno(errno, "cannot open").Of(path);
+  }
+  HAULWAY_ASSIGN(const uint64_t size, RegularFileSize(fd.get(), path));
+  std::string text(std::min(size, most), '\0');
+  HAULWAY_TRY(ReadFully(fd.get(), 0, std::as_writable_bytes(std::span(text))));
+  return std::optional(std::move(text));
 }
 
 Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out) {
@@ -115,8 +133,8 @@ Result<UniqueFd> OpenAgain(int fd, int flags, const std::string& path) {
     again = ::open(link.c_str(), flags | O_CLOEXEC);
   } while (again < 0 && errno == EINTR);
   if (again < 0) {
-    return Status::FromErrno(errno,
-                             fmt::format("cannot open {} again", Quote(path)));
+    return Status::FromErrno(
+        errno, fmt::format("cannot open {} again", QuotePath(path)));
   }
   return UniqueFd(again);
 }

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,10 @@ Result<UniqueFd> OpenForReading(const std::string& path);
 // Returns the size of a regular file. Fails with kUnsupported for anything
 // else.
 Result<uint64_t> RegularFileSize(int fd, const std::string& path);
+
+// Returns the first `most` bytes of a regular file; nullopt if there is none.
+Result<std::optional<std::string>> ReadSmallFile(const std::string& path,
+                                                 uint64_t most);
 
 // Repeats a system call while a signal interrupts it.
 template <class Call>

@@ -14,11 +14,9 @@
 namespace haulway {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-
-Bytes RandomBytes(size_t count, uint32_t seed) {
+std::vector<std::byte> RandomBytes(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
-  Bytes bytes(count);
+  std::vector<std::byte> bytes(count);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0xFF);
   return bytes;
 }
@@ -33,7 +31,7 @@ Sha256Value Expected(std::span<const std::byte> bytes) {
 }
 
 TEST(Sha256, OfEveryLengthAcrossBlocks) {
-  const Bytes bytes = RandomBytes(300, 1);
+  const std::vector<std::byte> bytes = RandomBytes(300, 1);
   for (size_t length = 0; length <= bytes.size(); ++length) {
     const auto message = std::span(bytes).subspan(0, length);
     Sha256 sha256;
@@ -49,7 +47,7 @@ TEST(Sha256, OfEveryLengthAcrossBlocks) {
 // Digests `count` messages together, in pieces of random lengths.
 void CheckTogether(size_t count, size_t longest, uint32_t seed) {
   std::mt19937 random(seed);
-  std::vector<Bytes> messages;
+  std::vector<std::vector<std::byte>> messages;
   std::vector<Sha256> digests(count);
   std::vector<Sha256*> pointers;
   for (size_t i = 0; i < count; ++i) {
@@ -83,7 +81,7 @@ TEST(Sha256, TogetherIsTheSame) {
 }
 
 TEST(Sha256, EveryKernelCompressesAlike) {
-  const Bytes bytes = RandomBytes(kMaxSha256Lanes * 1000, 3);
+  const std::vector<std::byte> bytes = RandomBytes(kMaxSha256Lanes * 1000, 3);
   for (const Sha256Lanes* lanes :
        {Avx512TwiceSha256Lanes(), Avx512Sha256Lanes(), Avx2Sha256Lanes(),
         ShaSha256Lanes()}) {

@@ -41,6 +41,8 @@ std::string_view CodeName(Code code) {
       return "kCancelled";
     case Code::kInternal:
       return "kInternal";
+    case Code::kSignature:
+      return "kSignature";
   }
   return "kInternal";
 }
@@ -100,6 +102,7 @@ Status&& Status::Of(std::string_view source) && {
   const std::string of = fmt::format("; of {}", source);
   const std::string quoted = fmt::format("'{}'", source);
   if (!rep_->message.ends_with(of) &&
+      rep_->message.find(of + ';') == std::string::npos &&
       rep_->message.find(quoted) == std::string::npos) {
     rep_->message += of;
   }

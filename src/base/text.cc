@@ -1,5 +1,7 @@
 #include "base/text.h"
 
+#include <openssl/evp.h>
+
 #include <cstdint>
 
 namespace haulway {
@@ -92,6 +94,26 @@ std::string Escape(std::string_view text, char also) {
   out.reserve(text.size());
   AppendEscaped(&out, text, also);
   return out;
+}
+
+std::string Base64(std::string_view bytes) {
+  std::string out;
+  constexpr size_t kAtATime = size_t{3} << 20;  // EVP takes an int.
+  for (size_t at = 0; at < bytes.size(); at += kAtATime) {
+    const std::string_view piece = bytes.substr(at, kAtATime);
+    const size_t before = out.size();
+    out.resize(before + 4 * ((piece.size() + 2) / 3) + 1);
+    const int size =
+        ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data() + before),
+                          reinterpret_cast<const unsigned char*>(piece.data()),
+                          static_cast<int>(piece.size()));
+    out.resize(before + static_cast<size_t>(size));
+  }
+  return out;
+}
+
+std::string QuotePath(std::string_view path) {
+  return "'" + Escape(path, '\'') + "'";
 }
 
 std::string Hex(std::span<const std::byte> bytes) {

@@ -17,6 +17,12 @@ std::string Quote(std::string_view text);
 // 0, the character `also`. Cuts nothing. One-to-one.
 std::string Escape(std::string_view text, char also = 0);
 
+// Returns bytes in Base64 (RFC 4648), padded.
+std::string Base64(std::string_view bytes);
+
+// Returns a path as Quote() does, but whole: a path that is cut names no file.
+std::string QuotePath(std::string_view path);
+
 // Returns the length of the well-formed UTF-8 sequence at the start of `text`
 // (1 to 4), or 0. Surrogates count as well formed if `surrogates`.
 size_t Utf8SequenceLength(std::string_view text, bool surrogates = false);

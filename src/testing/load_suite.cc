@@ -112,9 +112,9 @@ std::vector<LoadFile> LoadFiles() {
     }
     files.push_back({name, bytes, {}});
   }
-  for (const std::string& golden : haulway::testing::TensorizerFiles()) {
-    LoadFile file{"Tensorizer" + haulway::testing::TestName(golden),
-                  haulway::testing::TensorizerFile(golden),
+  for (const std::string& golden : haulway::test::TensorizerFiles()) {
+    LoadFile file{"Tensorizer" + haulway::test::TestName(golden),
+                  haulway::test::TensorizerFile(golden),
                   {}};
     if (golden.find("passphrase") != golden.npos) {
       file.open.key.passphrase = Secret("test");

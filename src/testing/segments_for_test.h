@@ -19,7 +19,7 @@
 #include "tensorizer/tensorizer_reader.h"
 #include "testing/layout_bytes.h"
 
-namespace haulway::testing {
+namespace haulway::test {
 
 inline constexpr uint64_t kMostBytes = uint64_t{4} << 20;
 
@@ -101,4 +101,4 @@ inline std::map<std::string, std::string> SegmentContents(
   return contents;
 }
 
-}  // namespace haulway::testing
+}  // namespace haulway::test

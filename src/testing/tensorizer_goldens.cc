@@ -11,7 +11,7 @@
 #include <memory>
 #include <sstream>
 
-namespace haulway::testing {
+namespace haulway::test {
 
 namespace {
 
@@ -128,4 +128,4 @@ std::string Hex(std::string_view bytes) {
   return hex;
 }
 
-}  // namespace haulway::testing
+}  // namespace haulway::test

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace haulway::testing {
+namespace haulway::test {
 
 // A line of manifest.tsv.
 struct TensorizerGolden {
@@ -40,4 +40,4 @@ std::string WithoutIndexSlack(const std::string& file);
 
 std::string Hex(std::string_view bytes);
 
-}  // namespace haulway::testing
+}  // namespace haulway::test

@@ -4,12 +4,18 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "haulway/source.h"
 
 namespace haulway::test {
+
+// Returns a source of `bytes`, which must outlive it.
+inline std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
+  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
+}
 
 // A CountingSource counts reads; a vectored read counts once. It has no views.
 class CountingSource : public ByteSource {
