@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -48,6 +49,10 @@ constexpr ScaledLayout kLayouts[] = {
     {"Quanto", "._data", "._scale", true, {"._shift"}},
     {"torchao", "_qdata", "_scale", true, {"_zero_point"}},
 };
+
+constexpr std::string_view kRemedy =
+    "dequantize the model (--dequantize), cast the stored numbers (--raw), or "
+    "leave them out";
 
 bool IsCoded(DType dtype) {
   switch (Describe(dtype).kind) {
@@ -121,15 +126,18 @@ Status ScaledTensors::CheckCast(uint32_t tensor) const {
       Code::kUnsupported,
       part.is_weight
           ? fmt::format("a cast would change what its numbers mean: it is "
-                        "quantized ({}), and its scales are in {}: leave it as "
-                        "it is, or leave it out",
-                        part.layout->called, Quote(part.scales))
+                        "quantized ({}), and its scales are in {}: {}",
+                        part.layout->called, Quote(part.scales), kRemedy)
           : fmt::format("a cast would change what {} means, which is quantized "
-                        "({}) and needs these numbers: leave them as they are, "
-                        "or leave them out",
-                        Quote(part.weight), part.layout->called));
+                        "({}) and needs these numbers: {}",
+                        Quote(part.weight), part.layout->called, kRemedy));
   return std::move(status).In(
       Quote(part.is_weight ? part.weight : part.scales));
+}
+
+uint64_t ScaledTensors::weight_count() const {
+  return static_cast<uint64_t>(std::ranges::count_if(
+      parts_, [](const auto& part) { return part.second.is_weight; }));
 }
 
 Status ScaledTensors::CheckCastOfStorage(uint32_t storage) const {

@@ -25,6 +25,7 @@ class ScaledTensors {
   Status CheckCast(uint32_t tensor) const;
   // The same for the tensors of a storage.
   Status CheckCastOfStorage(uint32_t storage) const;
+  uint64_t weight_count() const;
 
  private:
   struct Part {
