@@ -37,6 +37,11 @@ inline constexpr std::string_view kUnfinishedIndex =
     "end: "
     "save again\"}";
 
+// The name whose hidden file, ".haulway-set.PID-NUMBER.haulway-tmp", is in a
+// folder while files of a set take their names there that no file opens. A
+// reader may find a part of the set then, and after the process died.
+inline constexpr std::string_view kOpenSet = "haulway-set";
+
 class HAULWAY_EXPORT FileSet {
  public:
   explicit FileSet(Durability durability = Durability::kFull);
@@ -54,6 +59,14 @@ class HAULWAY_EXPORT FileSet {
   // same order, but the name is not taken from an older file before.
   std::unique_ptr<ByteSink> AddSink(std::unique_ptr<ByteSink> sink);
 
+  // Adds a local file that another process wrote, in a set of its own that it
+  // prepared and does not commit, but keeps until this one is committed.
+  // `temporary`: its name there, in the folder of `path`. Fails if it is gone.
+  Status AddWritten(std::string path, std::string temporary);
+  // Returns the name that each local file has between Prepare() and Commit(),
+  // in the order in which they were added.
+  std::vector<std::string> TemporaryNames() const;
+
   // Does the part of Commit() that takes long, as ByteSink::Prepare().
   // Optional.
   Status Prepare();
@@ -61,18 +74,24 @@ class HAULWAY_EXPORT FileSet {
   // Returns other files that a set replaces, those that open it first.
   using OldFiles = std::function<Result<std::vector<std::string>>()>;
 
+  // When the other files of the old set lose their names, if none of its names
+  // is taken: at once, or when the new files have theirs. kFirst is for sets
+  // that no file opens, whose readers take all files that they find. A hidden
+  // file tells readers of such a set that it is not whole.
+  enum class OldGo { kLast, kFirst };
+
   // Makes all files visible. Call once, when all are complete. The files that
   // `old` returns go, too; it is called when no other set is being made visible
   // in the folder. Fails as `old` and ByteSink::Commit() do, and with
   // kUnavailable if another set becomes visible meanwhile.
-  Status Commit(const OldFiles& old = nullptr);
+  Status Commit(const OldFiles& old = nullptr, OldGo go = OldGo::kLast);
 
  private:
   class Member;
   class LateSink;
 
   std::unique_ptr<ByteSink> Add(std::shared_ptr<Member> member);
-  Status CommitAll(const OldFiles& old);
+  Status CommitAll(const OldFiles& old, OldGo go);
   Status TakeNames();
   Status SyncFolders() const;
 

@@ -68,9 +68,27 @@ struct SourceTraits {
   // ReadMany() itself reads neighbours at once: a caller should leave out the
   // holes between requests.
   bool gathers = false;
+  // With `gathers`: a hole of so many bytes costs nothing, because the source
+  // makes these bytes anyway.
+  uint64_t free_hole = 0;
+  // Bytes are decoded from the beginning of a storage on: one thread should
+  // read a storage, from its beginning to its end.
+  bool in_order = false;
 
   // Returns whether each request is a round trip to a server.
   bool is_server() const { return remote && !local_file; }
+
+  // Returns the traits of a source that makes its bytes from pieces of one with
+  // these.
+  SourceTraits Gathered() const {
+    SourceTraits made;
+    made.remote = remote;
+    made.file_system = file_system;
+    made.parallel = parallel;
+    made.resident = is_server() ? 0 : 1;
+    made.gathers = true;
+    return made;
+  }
 };
 
 // A range of an open local file, for the kernel to copy.
@@ -152,6 +170,18 @@ class HAULWAY_EXPORT ByteSource {
   // they are first touched. Fails as reading does. No effect if the pages in
   // question are unknown, or if touching them costs no more.
   virtual Status Prefetch(uint64_t offset, uint64_t length) const;
+
+  // Compares these ranges with the digests in a signature, if the source has
+  // one (signature.h); View() has them afterwards, and no call returns bytes of
+  // such a source that are not compared. Fails with kMismatch, and as reading
+  // does. No effect on other sources.
+  virtual Status Authenticate(std::span<const ByteRange> ranges) const;
+
+  // While the result lives, a source with a signature and its neighbours return
+  // bytes that are compared only later, when other bytes of the same files are:
+  // for parsing an index. Null for other sources. The result must not outlive
+  // the source.
+  virtual std::shared_ptr<const void> BeginParsing() const;
 
   // Drops these bytes from the system's page cache. Views stay valid. No effect
   // if there is no such cache.

@@ -71,8 +71,8 @@ std::string Name(std::string_view text, size_t digits) {
 }
 
 Status CannotUse(const std::string& path) {
-  return Status::FromErrno(errno,
-                           fmt::format("cannot use the cache {}", Quote(path)));
+  return Status::FromErrno(
+      errno, fmt::format("cannot use the cache {}", QuotePath(path)));
 }
 
 Status MakeFolder(const std::string& folder) {

@@ -79,6 +79,7 @@ class ConcatenatedSource : public ByteSource {
   Result<std::shared_ptr<const ByteSource>> Snapshot(
       std::span<const ByteRange> ranges) const override;
   Status Prefetch(uint64_t offset, uint64_t length) const override;
+  Status Authenticate(std::span<const ByteRange> ranges) const override;
   void DropCache(uint64_t offset, uint64_t length) const override;
 
  private:
@@ -154,6 +155,7 @@ SourceTraits ConcatenatedSource::Look(std::span<const ByteRange> ranges) const {
     if (total > 0) all.resident += one.resident * bytes[part] / total;
     all.parallel = std::max(all.parallel, one.parallel);
     all.gathers |= one.gathers;
+    all.in_order |= one.in_order;
   }
   if (total == 0) all.resident = 1;
   return all;
@@ -179,6 +181,21 @@ Status ConcatenatedSource::Prefetch(uint64_t offset, uint64_t length) const {
     status = parts_[part]->Prefetch(within.offset, within.length);
   });
   return status;
+}
+
+Status ConcatenatedSource::Authenticate(
+    std::span<const ByteRange> ranges) const {
+  std::vector<std::vector<ByteRange>> by_part(parts_.size());
+  for (const ByteRange& range : ranges) {
+    ForEachPart(range, [&](size_t part, const ByteRange& within) {
+      by_part[part].push_back(within);
+    });
+  }
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    if (by_part[part].empty()) continue;
+    HAULWAY_TRY(parts_[part]->Authenticate(by_part[part]));
+  }
+  return Status();
 }
 
 void ConcatenatedSource::DropCache(uint64_t offset, uint64_t length) const {

@@ -39,7 +39,7 @@ Result<std::unique_ptr<EditableFile>> EditableFile::Open(
         fmt::format("{} is a link to {}, which is named by the digest "
                     "of its content and must not change: expected "
                     "another file to write",
-                    Quote(path), Quote(final_name.path)));
+                    QuotePath(path), Quote(final_name.path)));
   }
   int fd = -1;
   const int error = ErrorOf([&] {
@@ -47,7 +47,8 @@ Result<std::unique_ptr<EditableFile>> EditableFile::Open(
     return fd;
   });
   if (error != 0) {
-    return Status::FromErrno(error, fmt::format("cannot open {}", Quote(path)));
+    return Status::FromErrno(error,
+                             fmt::format("cannot open {}", QuotePath(path)));
   }
   std::unique_ptr<EditableFile> file(
       new EditableFile(UniqueFd(fd), std::move(path), durability));
@@ -92,7 +93,8 @@ Status EditableFile::Flush() const {
   if (durability_ == Durability::kNone) return Status();
   const int error = ErrorOf([&] { return ::fsync(fd_.get()); });
   if (error == 0) return Status();
-  return Status::FromErrno(error, fmt::format("cannot sync {}", Quote(path_)));
+  return Status::FromErrno(error,
+                           fmt::format("cannot sync {}", QuotePath(path_)));
 }
 
 Status EditableFile::Truncate(uint64_t bytes) const {
@@ -100,7 +102,7 @@ Status EditableFile::Truncate(uint64_t bytes) const {
       [&] { return ::ftruncate(fd_.get(), static_cast<off_t>(bytes)); });
   if (error == 0) return Status();
   return Status::FromErrno(error,
-                           fmt::format("cannot truncate {}", Quote(path_)));
+                           fmt::format("cannot truncate {}", QuotePath(path_)));
 }
 
 bool EditableFile::IsMapped() const {
@@ -134,7 +136,7 @@ Status EditableFile::Insert(uint64_t offset, uint64_t bytes) const {
         .Of(path_);
   }
   return Status::FromErrno(
-      error, fmt::format("cannot insert blocks into {}", Quote(path_)));
+      error, fmt::format("cannot insert blocks into {}", QuotePath(path_)));
 }
 
 }  // namespace haulway

@@ -13,7 +13,7 @@
 namespace haulway {
 namespace {
 
-constexpr size_t kBlock = 1 << 20;
+constexpr size_t kExchanged = 1 << 20;
 
 // A file in memory. It cannot grow if it is sealed.
 UniqueFd FileOf(const std::string& text) {
@@ -39,8 +39,9 @@ class ExchangeTest : public ::testing::TestWithParam<Sizes> {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, ExchangeTest,
-    ::testing::Combine(::testing::Values(0, 1, kBlock, 3 * kBlock + 7),
-                       ::testing::Values(0, 1, kBlock, 3 * kBlock + 7)));
+    ::testing::Combine(::testing::Values(0, 1, kExchanged, 3 * kExchanged + 7),
+                       ::testing::Values(0, 1, kExchanged,
+                                         3 * kExchanged + 7)));
 
 TEST_P(ExchangeTest, GivesTheNewContent) {
   const UniqueFd to = FileOf(old_);

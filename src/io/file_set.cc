@@ -38,7 +38,7 @@ namespace haulway {
 namespace {
 
 Status Failed(std::string_view what, const std::string& path) {
-  return Status::FromErrno(errno, fmt::format("{} {}", what, Quote(path)));
+  return Status::FromErrno(errno, fmt::format("{} {}", what, QuotePath(path)));
 }
 
 bool IsThere(const std::string& path) {
@@ -134,6 +134,40 @@ class HiddenFiles {
   }
 
   std::vector<File> files_;
+};
+
+// A SetMark is a hidden file that tells readers that files of a set that no
+// file opens take their names. It stays if the process dies; the next save into
+// the folder removes it.
+class SetMark {
+ public:
+  SetMark() = default;
+  SetMark(const SetMark&) = delete;
+  SetMark& operator=(const SetMark&) = delete;
+  ~SetMark() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+
+  Status Make(const std::string& folder) {
+    for (int number = 0;; ++number) {
+      std::string path =
+          TemporaryName(fmt::format("{}/{}", folder, kOpenSet), number);
+      fd_ = UniqueFd(::open(path.c_str(),
+                            O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC,
+                            S_IRUSR | S_IWUSR));
+      if (fd_.get() >= 0 && LockTemporary(fd_.get())) {
+        path_ = std::move(path);
+        return Status();
+      }
+      if (fd_.get() < 0 && errno != EEXIST) return Failed("cannot make", path);
+    }
+  }
+  // Leaves the file there.
+  void Stay() { path_.clear(); }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
 };
 
 }  // namespace
@@ -233,20 +267,36 @@ std::unique_ptr<ByteSink> FileSet::AddSink(std::unique_ptr<ByteSink> sink) {
   return Add(std::make_shared<Member>(std::move(sink)));
 }
 
+Status FileSet::AddWritten(std::string path, std::string temporary) {
+  HAULWAY_ASSIGN(auto file,
+                 OpenWrittenFile(std::move(path), std::move(temporary)));
+  members_.push_back(std::make_shared<Member>(std::move(file)));
+  members_.back()->Complete(0);
+  return Status();
+}
+
+std::vector<std::string> FileSet::TemporaryNames() const {
+  std::vector<std::string> names;
+  for (const auto& member : members_) {
+    if (member->file() != nullptr) names.push_back(member->file()->temporary());
+  }
+  return names;
+}
+
 Status FileSet::Prepare() {
   for (const auto& member : members_) HAULWAY_TRY(member->Prepare());
   return Status();
 }
 
-Status FileSet::Commit(const OldFiles& old) {
+Status FileSet::Commit(const OldFiles& old, OldGo go) {
   HAULWAY_TRY(Prepare());
   if (members_.empty()) return Status();
   const FileOfSet* const last = members_.back()->file();
   if (last == nullptr && old == nullptr) return TakeNames();
-  return CommitAll(old);
+  return CommitAll(old, go);
 }
 
-Status FileSet::CommitAll(const OldFiles& old) {
+Status FileSet::CommitAll(const OldFiles& old, OldGo go) {
   const Member& last = *members_.back();
   const std::string path(last.file() == nullptr ? last.sink().name()
                                                 : last.file()->path());
@@ -255,11 +305,18 @@ Status FileSet::CommitAll(const OldFiles& old) {
   if (old != nullptr) {
     HAULWAY_ASSIGN(others, old());
   }
+  SetMark mark;
+  if (go == OldGo::kFirst && (members_.size() > 1 || !others.empty())) {
+    HAULWAY_TRY(mark.Make(FolderOfPath(path)));
+    HAULWAY_TRY(SyncFolders());
+  }
   HiddenFiles hidden;
-  const bool is_taken = std::ranges::any_of(members_, [&](const auto& member) {
-    return member.get() != &last && member->file() != nullptr &&
-           IsThere(member->file()->path());
-  });
+  const bool is_taken = (go == OldGo::kFirst && !others.empty()) ||
+                        std::ranges::any_of(members_, [&](const auto& member) {
+                          return member.get() != &last &&
+                                 member->file() != nullptr &&
+                                 IsThere(member->file()->path());
+                        });
   if (is_taken) {
     if (last.file() != nullptr) HAULWAY_TRY(hidden.Hide(path));
     for (const std::string& other : others) HAULWAY_TRY(hidden.Hide(other));
@@ -280,6 +337,7 @@ Status FileSet::CommitAll(const OldFiles& old) {
     for (size_t i = members_.size(); i-- > 0;) members_[i]->GiveUp();
     const Status back = hidden.PutBack();
     if (back.ok()) return status;
+    mark.Stay();
     return Status(status.code(), fmt::format("{}; the old files: {}",
                                              status.message(), back.message()));
   }

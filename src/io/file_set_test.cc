@@ -19,6 +19,7 @@
 #include "io/folder_lock.h"
 #include "io/name_watch.h"
 #include "io/temporary_file.h"
+#include "testing/shorthands.h"
 
 namespace haulway {
 namespace {
@@ -29,11 +30,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using Files = std::map<std::string, std::string>;
-
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class FileSetTest : public ::testing::TestWithParam<Durability> {
  protected:
@@ -48,7 +44,7 @@ class FileSetTest : public ::testing::TestWithParam<Durability> {
     Files found;
     for (const auto& entry : fs::directory_iterator(folder_)) {
       found[entry.path().filename()] =
-          entry.is_directory() ? "a folder" : ReadFile(entry.path());
+          entry.is_directory() ? "a folder" : test::ReadFile(entry.path());
     }
     return found;
   }
@@ -119,6 +115,46 @@ TEST_P(FileSetTest, AFailureInTheMiddlePutsTheOldFilesBack) {
   }
 }
 
+TEST_P(FileSetTest, FilesOfOtherProcessesBecomeVisible) {
+  ASSERT_TRUE(Save("old").ok());
+  FileSet theirs(GetParam());
+  ASSERT_TRUE(Add(&theirs, "a-1", "new").ok());
+  ASSERT_TRUE(Add(&theirs, "b-1", "new").ok());
+  ASSERT_TRUE(theirs.Prepare().ok());
+  const std::vector<std::string> hidden = theirs.TemporaryNames();
+  ASSERT_EQ(hidden.size(), 2u);
+  {
+    FileSet set(GetParam());
+    ASSERT_TRUE(set.AddWritten(Path("b-1"), hidden[1]).ok());
+    ASSERT_TRUE(set.AddWritten(Path("a-1"), hidden[0]).ok());
+    EXPECT_EQ(set.AddWritten(Path("c-1"), Path("none")).code(),
+              Code::kNotFound);
+    const auto old = [&]() -> Result<std::vector<std::string>> {
+      return std::vector{Path("a.index"), Path("a-2")};
+    };
+    ASSERT_TRUE(set.Commit(old, FileSet::OldGo::kFirst).ok());
+  }
+  const Files expected = {{"a-1", "new"}, {"b-1", "new"}};
+  EXPECT_EQ(Found(), expected);
+}
+
+TEST_P(FileSetTest, AFileThatAnotherProcessTookAwayKeepsTheOldOnes) {
+  ASSERT_TRUE(Save("old").ok());
+  FileSet set(GetParam());
+  {
+    FileSet theirs(GetParam());
+    ASSERT_TRUE(Add(&theirs, "a-1", "new").ok());
+    ASSERT_TRUE(theirs.Prepare().ok());
+    ASSERT_TRUE(
+        set.AddWritten(Path("a-1"), theirs.TemporaryNames().front()).ok());
+  }
+  const auto old = [&]() -> Result<std::vector<std::string>> {
+    return std::vector{Path("a.index"), Path("a-2")};
+  };
+  EXPECT_EQ(set.Commit(old, FileSet::OldGo::kFirst).code(), Code::kUnavailable);
+  EXPECT_EQ(Found(), kOld);
+}
+
 TEST_P(FileSetTest, OtherFilesOfTheOldSetGo) {
   ASSERT_TRUE(Save("old").ok());
   FileSet set(GetParam());
@@ -184,7 +220,7 @@ TEST_P(FileSetTest, AReaderNoticesThatTheIndexIsAnother) {
                  fs::remove(Path("a-1"));
                  fs::create_directory(Path("a-1"));
                }).ok());
-  EXPECT_EQ(ReadFile(Path("a.index")), "old");
+  EXPECT_EQ(test::ReadFile(Path("a.index")), "old");
   EXPECT_FALSE(watch.IsSame());
 }
 
@@ -193,7 +229,7 @@ TEST_P(FileSetTest, AMissingFileWhoseSaveDidNotEndIsNamedSo) {
   const Status status = OpenFileSource(Path("a.index")).status();
   EXPECT_EQ(status.code(), Code::kNotFound);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("a save goes on, or did not end"));
+              HasSubstr("a save goes on, or did not end (save again)"));
   EXPECT_EQ(FindTemporary(Path("")), ".a.index.1-0.haulway-tmp");
 }
 

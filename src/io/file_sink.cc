@@ -59,7 +59,7 @@ std::string PathOfFd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 Status AlreadyThere(std::string_view path) {
   return Status(
       Code::kInvalidArgument,
-      fmt::format("{} is there already: expected a new name", Quote(path)));
+      fmt::format("{} is there already: expected a new name", QuotePath(path)));
 }
 
 class FileSink : public FileOfSet {
@@ -78,17 +78,8 @@ class FileSink : public FileOfSet {
   std::string_view name() const override { return name_; }
   const std::string& path() const override { return target_.path; }
 
-  bool HasName() const override {
-    // Opening asks a network file system again.
-    const UniqueFd named(
-        ::open(path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    struct stat found;
-    struct stat written;
-    return (named.get() >= 0 ? ::fstat(named.get(), &found)
-                             : ::stat(path().c_str(), &found)) == 0 &&
-           ::fstat(fd_.get(), &written) == 0 &&
-           found.st_dev == written.st_dev && found.st_ino == written.st_ino;
-  }
+  const std::string& temporary() const override { return temporary_; }
+  bool HasName() const override { return LeadsTo(path(), fd_.get()); }
 
   Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
     HAULWAY_TRY(OpenFile());
@@ -414,7 +405,11 @@ class FileSink : public FileOfSet {
   }
 
   void RemoveTemporary() {
-    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+    // Another process may have committed the file, and a third have its name.
+    if (!temporary_.empty() &&
+        (!is_of_set_ || LeadsTo(temporary_, fd_.get()))) {
+      ::unlink(temporary_.c_str());
+    }
     temporary_.clear();
   }
 
@@ -453,7 +448,7 @@ Result<UniqueFd> OpenStream(const std::string& path, bool is_pipe,
     if (fd.get() >= 0) return fd;
     if (!is_pipe || errno != ENXIO) {
       return Status::FromErrno(errno,
-                               fmt::format("cannot open {}", Quote(name)));
+                               fmt::format("cannot open {}", QuotePath(name)));
     }
     HAULWAY_TRY(CheckCancelled());
     (void)::poll(nullptr, 0, kReaderMs / 5);
@@ -509,7 +504,7 @@ Result<Place> PlaceOf(const std::string& path, const FileSinkOptions& options) {
   }
   if (path.back() == '/' || (!is_file && S_ISDIR(*place.mode))) {
     return Status(Code::kUnsupported,
-                  fmt::format("cannot write to a folder: {}", Quote(path)));
+                  fmt::format("cannot write to a folder: {}", QuotePath(path)));
   }
   if (place.mode.has_value() && options.existing == Existing::kRefuse) {
     return AlreadyThere(path);
@@ -540,7 +535,7 @@ Result<std::unique_ptr<FileOfSet>> OpenFileOfSet(
     return Status(Code::kUnsupported,
                   fmt::format("{} is no regular file, so that it cannot become "
                               "visible together with others",
-                              Quote(path)));
+                              QuotePath(path)));
   }
   return std::unique_ptr<FileOfSet>(
       std::make_unique<FileSink>(std::move(path), std::move(place.name),

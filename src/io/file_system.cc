@@ -118,7 +118,7 @@ bool IsSameFile(const std::string& a, const std::string& b) {
 Status SyncFolder(const std::string& folder, int file) {
   const auto failed = [&] {
     return Status::FromErrno(
-        errno, fmt::format("cannot sync the folder {}", Quote(folder)));
+        errno, fmt::format("cannot sync the folder {}", QuotePath(folder)));
   };
   int fd = -1;
   do {

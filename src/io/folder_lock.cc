@@ -41,7 +41,7 @@ Result<FolderLock> FolderLock::Take(const std::string& folder) {
       return Status(Code::kUnavailable,
                     fmt::format("another save into the folder {} has not ended "
                                 "for a minute",
-                                Quote(folder)));
+                                QuotePath(folder)));
     }
     (void)::poll(nullptr, 0, kAgainMs);
   }

@@ -5,7 +5,7 @@
 namespace haulway {
 
 uint64_t LargestHole(const SourceTraits& traits, uint64_t asked) {
-  if (traits.gathers) return 0;
+  if (traits.gathers) return traits.free_hole;
   return traits.is_server() ? std::max(asked, kServerHole) : asked;
 }
 

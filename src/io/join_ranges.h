@@ -13,6 +13,10 @@ namespace haulway {
 // this size costs no more than another request.
 inline constexpr uint64_t kServerHole = 256 * kKiB;
 
+// Largest hole that a source which merges reads itself reads in a file, because
+// that costs no more than another read.
+inline constexpr uint64_t kGatheredHole = 4 * kKiB;
+
 struct JoinLimits {
   uint64_t largest_hole = 0;           // Unwanted bytes between two ranges.
   uint64_t largest_read = UINT64_MAX;  // Bytes of the merged read.

@@ -25,7 +25,7 @@ Result<std::string> NeighbourPath(std::string_view path,
     return Status(
         Code::kInvalidArgument,
         fmt::format("{} is not a relative path within the folder of {}",
-                    Quote(name), Quote(path)));
+                    Quote(name), QuotePath(path)));
   };
   // Neighbours in /proc would be the process's other files.
   if (path.starts_with("/proc/")) {
@@ -53,7 +53,7 @@ Result<UniqueFd> OpenForWriting(const std::string& path) {
   } while (fd < 0 && errno == EINTR);
   if (fd >= 0) return UniqueFd(fd);
   return Status::FromErrno(
-      errno, fmt::format("cannot open {} for writing", Quote(path)));
+      errno, fmt::format("cannot open {} for writing", QuotePath(path)));
 }
 
 Result<std::shared_ptr<const LocalFile>> OpenLocalFile(std::string path,
@@ -66,8 +66,8 @@ Result<std::shared_ptr<const LocalFile>> OpenLocalFile(std::string path,
       !FindTemporary(path).empty()) {
     return Status::FromErrno(
         ENOENT, fmt::format("cannot open {}, of which a save goes on, or did "
-                            "not end",
-                            Quote(path)));
+                            "not end (save again)",
+                            QuotePath(path)));
   }
   HAULWAY_ASSIGN(UniqueFd fd, std::move(opened));
   HAULWAY_ASSIGN(const uint64_t size, RegularFileSize(fd.get(), path));

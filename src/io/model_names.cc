@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <iterator>
 #include <span>
 
@@ -151,6 +152,58 @@ std::optional<PartName> ParsePart(std::string_view name) {
   return part;
 }
 
+std::string RankName::Other(uint64_t of) const {
+  if (world == 0) return fmt::format("{}_rank{}.bin", part, of);
+  return fmt::format("{}_world_size_{}_rank_{}.pt", part, world, of);
+}
+
+namespace {
+
+// Parses the name of a file of accelerate, whose part may have a number.
+std::optional<RankName> ParseFsdpName(std::string_view name) {
+  constexpr std::string_view kRank = "_rank";
+  const size_t rank = name.rfind(kRank);
+  if (rank == name.npos) return std::nullopt;
+  RankName found{.part = name.substr(0, rank)};
+  const std::string_view digits = name.substr(rank + kRank.size());
+  std::from_chars(digits.data(), digits.data() + digits.size(), found.rank);
+  std::string_view stem = found.part;
+  const size_t after = stem.find_last_not_of("0123456789");
+  if (after != stem.npos && stem[after] == '_') stem = stem.substr(0, after);
+  const bool is_known = stem == kFsdpModel || stem == "optimizer";
+  if (!is_known || found.Other(found.rank) != name) return std::nullopt;
+  return found;
+}
+
+}  // namespace
+
+std::optional<RankName> ParseRankName(std::string_view name) {
+  if (const auto found = ParseFsdpName(name)) return found;
+  constexpr std::string_view kWorld = "_world_size_";
+  constexpr std::string_view kRank = "_rank_";
+  const size_t world = name.rfind(kWorld);
+  const size_t rank = name.rfind(kRank);
+  if (world == name.npos || rank == name.npos || rank < world || world == 0) {
+    return std::nullopt;
+  }
+  RankName found{.part = name.substr(0, world)};
+  const auto number = [](std::string_view text) {
+    uint64_t value = 0;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  };
+  const size_t digits = world + kWorld.size();
+  found.world = number(name.substr(digits, rank - std::min(digits, rank)));
+  found.rank = number(name.substr(rank + kRank.size()));
+  // Other spellings of the numbers are other names.
+  if (found.world == 0 || found.Other(found.rank) != name) return std::nullopt;
+  return found;
+}
+
+bool IsDeepSpeedName(std::string_view name) {
+  return name.ends_with("model_states.pt") || name.ends_with("optim_states.pt");
+}
+
 bool IsIndexName(std::string_view name) {
   constexpr std::string_view kIndex = ".index";
   constexpr std::string_view kJson = ".json";
@@ -169,6 +222,17 @@ bool HasVariant(std::string_view name, std::string_view variant) {
   const char mark = stem[stem.size() - variant.size() - 1];
   return (mark == '.' || mark == '-' || mark == '_') &&
          SameLetters(stem.substr(stem.size() - variant.size()), variant);
+}
+
+bool IsPlainFile(std::string_view name) {
+  constexpr std::string_view kWeights[] = {
+      ".safetensors", ".index.json", ".bin",  ".pt",      ".pth",     ".ckpt",
+      ".tensors",     ".gguf",       ".npz",  ".npy",     ".msgpack", ".h5",
+      ".onnx",        ".distcp",     ".lock", ".metadata"};
+  return !name.starts_with('.') &&
+         std::ranges::none_of(kWeights, [&](std::string_view ending) {
+           return name.ends_with(ending);
+         });
 }
 
 std::string_view SideFile(std::string_view name) {

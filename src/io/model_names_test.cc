@@ -23,6 +23,35 @@ TEST(ModelNames, PartsHaveTheirNumberAndCount) {
   EXPECT_EQ(ParsePart("-00001-of-00002.bin")->stem, "");
 }
 
+TEST(ModelNames, FilesOfProcessesStateTheirRank) {
+  const auto name = ParseRankName("extra_state_world_size_16_rank_3.pt");
+  ASSERT_TRUE(name.has_value());
+  EXPECT_EQ(name->part, "extra_state");
+  EXPECT_EQ(name->world, 16u);
+  EXPECT_EQ(name->rank, 3u);
+  EXPECT_EQ(name->Other(0), "extra_state_world_size_16_rank_0.pt");
+  EXPECT_EQ(ParseRankName("m_world_size_2_rank_2.pt")->rank, 2u);
+  const auto fsdp = ParseRankName("pytorch_model_fsdp_0_rank12.bin");
+  ASSERT_TRUE(fsdp.has_value());
+  EXPECT_EQ(fsdp->part, "pytorch_model_fsdp_0");
+  EXPECT_EQ(fsdp->world, 0u);
+  EXPECT_EQ(fsdp->rank, 12u);
+  EXPECT_EQ(fsdp->Other(3), "pytorch_model_fsdp_0_rank3.bin");
+  EXPECT_EQ(ParseRankName("pytorch_model_fsdp_rank0.bin")->rank, 0u);
+  EXPECT_EQ(ParseRankName("optimizer_1_rank0.bin")->part, "optimizer_1");
+  for (const std::string_view other :
+       {"pytorch_model_fsdp.bin", "model_rank0.bin", "optimizer_rank00.bin",
+        "optimizer_x_rank0.bin", "optimizer_rank0.pt", "optimizer_rank.bin",
+        "model_world_size_4_rank_0.bin", "_world_size_4_rank_0.pt",
+        "model_world_size_0_rank_0.pt", "model_world_size_04_rank_0.pt",
+        "model_world_size_4_rank_00.pt", "model_world_size_4_rank_.pt",
+        "model_world_size__rank_1.pt", "model_world_size_rank_1.pt",
+        "model_rank_0_world_size_4.pt", "model_world_size_4_rank_-1.pt",
+        "model_world_size_99999999999999999999_rank_1.pt", ""}) {
+    EXPECT_FALSE(ParseRankName(other).has_value()) << other;
+  }
+}
+
 TEST(ModelNames, VariantsAreWhereHostsPutThem) {
   const auto names = AllUsualNames("fp16");
   EXPECT_EQ(names[0], "model.fp16.safetensors");

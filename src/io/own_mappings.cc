@@ -120,7 +120,7 @@ Status Detach(const MapsLine& mapping, const std::string& path) {
     return Status(Code::kLimit,
                   fmt::format("no memory to keep what was loaded from {} while "
                               "it is overwritten",
-                              Quote(path)));
+                              QuotePath(path)));
   }
   std::optional<WriteHold> hold;
   if (mapping.is_writable()) {
@@ -143,7 +143,8 @@ Status Detach(const MapsLine& mapping, const std::string& path) {
     if (hold.has_value()) hold->Release();
     ::munmap(copy, bytes);
     return Status::FromErrno(
-        error, fmt::format("cannot keep what was loaded from {}", Quote(path)));
+        error,
+        fmt::format("cannot keep what was loaded from {}", QuotePath(path)));
   }
   return Status();
 }
@@ -161,7 +162,7 @@ Status DetachMappings(const struct stat& file, const std::string& path) {
         fmt::format("{} can only be overwritten in place, which would change "
                     "memory that this process shares with it: save it under "
                     "another name",
-                    Quote(path)));
+                    QuotePath(path)));
   }
   for (const MapsLine& mapping : mappings) HAULWAY_TRY(Detach(mapping, path));
   return Status();

@@ -18,7 +18,7 @@
 namespace haulway {
 namespace {
 
-constexpr uint64_t kSize = 1 << 20;
+constexpr uint64_t kMapped = 1 << 20;
 
 // A mapped file, with a view of all of it, that was then truncated to 100
 // bytes.
@@ -30,9 +30,9 @@ struct CutFile {
 CutFile MakeCutFile() {
   std::string path = ::testing::TempDir() + "haulway-cut-XXXXXX";
   ::close(::mkstemp(path.data()));
-  std::ofstream(path, std::ios::binary) << std::string(kSize, 'x');
+  std::ofstream(path, std::ios::binary) << std::string(kMapped, 'x');
   CutFile file{*OpenMmapSource(path), {}};
-  file.view = *file.source->View(0, kSize);
+  file.view = *file.source->View(0, kMapped);
   EXPECT_EQ(::truncate(path.c_str(), 100), 0);
   ::unlink(path.c_str());
   return file;
@@ -61,7 +61,7 @@ TEST(MappedSource, GivesNoViewOfWhatWasCutOff) {
   const auto source = MakeCutFile().source;
   EXPECT_TRUE(source->View(0, 100).has_value());
   EXPECT_FALSE(source->View(0, 101).has_value());
-  EXPECT_FALSE(source->View(kSize - 1, 1).has_value());
+  EXPECT_FALSE(source->View(kMapped - 1, 1).has_value());
 }
 
 TEST(SigbusGuard, ReadingAMappedFileThatWasCutIsTruncated) {
@@ -104,7 +104,7 @@ TEST(SigbusGuard, ThreadsOfAPoolAreGuarded) {
     const Buffer view = MakeCutFile().view;
     const Status status = ParallelFor(8, 4, [&](uint64_t i) -> Status {
       const unsigned sum =
-          Sum(view.bytes().subspan(i * (kSize / 8), kSize / 8));
+          Sum(view.bytes().subspan(i * (kMapped / 8), kMapped / 8));
       return sum == 1 ? Status(Code::kMismatch, "one") : Status();
     });
     Expect(status.code() == Code::kTruncated);

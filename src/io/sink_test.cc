@@ -20,6 +20,8 @@
 #include <iterator>
 #include <vector>
 
+#include "testing/shorthands.h"
+
 namespace haulway {
 namespace {
 
@@ -28,11 +30,6 @@ using ::testing::ElementsAre;
 
 std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span<const char>(text));
-}
-
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 class FileSinkTest : public ::testing::TestWithParam<Durability> {
@@ -81,7 +78,7 @@ TEST_P(FileSinkTest, NothingIsVisibleBeforeCommit) {
   ASSERT_TRUE(sink->WriteAt(0, Bytes("ab")).ok());
   EXPECT_FALSE(fs::exists(Path()));
   ASSERT_TRUE(sink->Commit(4).ok());
-  EXPECT_EQ(ReadFile(Path()), "abcd");
+  EXPECT_EQ(test::ReadFile(Path()), "abcd");
   EXPECT_THAT(Names(), ElementsAre("f"));
 }
 
@@ -92,7 +89,7 @@ TEST_P(FileSinkTest, APreparedFileIsNotVisibleBeforeCommit) {
   ASSERT_TRUE(sink->Prepare(4).ok());
   EXPECT_FALSE(fs::exists(Path()));
   ASSERT_TRUE(sink->Commit(4).ok());
-  EXPECT_EQ(ReadFile(Path()), "abcd");
+  EXPECT_EQ(test::ReadFile(Path()), "abcd");
   EXPECT_THAT(Names(), ElementsAre("f"));
 }
 
@@ -103,7 +100,7 @@ TEST_P(FileSinkTest, DroppedSinkLeavesNoTraceAndTheOldFile) {
     ASSERT_TRUE(sink->Begin(3).ok());
     ASSERT_TRUE(sink->WriteAt(0, Bytes("new")).ok());
   }
-  EXPECT_EQ(ReadFile(Path()), "old");
+  EXPECT_EQ(test::ReadFile(Path()), "old");
   EXPECT_THAT(Names(), ElementsAre("f"));
 }
 
@@ -112,7 +109,7 @@ TEST_P(FileSinkTest, BytesNeverWrittenAreZero) {
   ASSERT_TRUE(sink->Begin(std::nullopt).ok());
   ASSERT_TRUE(sink->WriteAt(3, Bytes("d")).ok());
   ASSERT_TRUE(sink->Commit(6).ok());
-  EXPECT_EQ(ReadFile(Path()), std::string("\0\0\0d\0\0", 6));
+  EXPECT_EQ(test::ReadFile(Path()), std::string("\0\0\0d\0\0", 6));
 }
 
 TEST_P(FileSinkTest, MappingOfTheOldFileStaysIntact) {
@@ -145,14 +142,14 @@ TEST_P(FileSinkTest, WhatIsThereStaysIfAsked) {
   ASSERT_TRUE((*early)->Begin(3).ok());
   ASSERT_TRUE((*early)->WriteAt(0, Bytes("new")).ok());
   EXPECT_EQ((*early)->Commit(3).code(), Code::kInvalidArgument);
-  EXPECT_EQ(ReadFile(Path()), "old");
+  EXPECT_EQ(test::ReadFile(Path()), "old");
 
   const auto other = OpenFileSink(Path("other"), options);
   ASSERT_TRUE(other.ok());
   ASSERT_TRUE((*other)->Begin(3).ok());
   ASSERT_TRUE((*other)->WriteAt(0, Bytes("new")).ok());
   ASSERT_TRUE((*other)->Commit(3).ok());
-  EXPECT_EQ(ReadFile(Path("other")), "new");
+  EXPECT_EQ(test::ReadFile(Path("other")), "new");
 }
 
 TEST_P(FileSinkTest, ExistingFileKeepsItsMode) {
@@ -171,7 +168,7 @@ TEST_P(FileSinkTest, SymbolicLinksAreFollowed) {
   ASSERT_TRUE(Save(Path("far"), "second").ok());
   EXPECT_TRUE(fs::is_symlink(folder_ / "far"));
   EXPECT_TRUE(fs::is_symlink(folder_ / "near"));
-  EXPECT_EQ(ReadFile(folder_ / "real" / "f"), "second");
+  EXPECT_EQ(test::ReadFile(folder_ / "real" / "f"), "second");
 }
 
 TEST_P(FileSinkTest, ALinkToAFileOrToNothingIsReplacedIfAsked) {
@@ -182,9 +179,9 @@ TEST_P(FileSinkTest, ALinkToAFileOrToNothingIsReplacedIfAsked) {
   for (const char* name : {"near", "dangling"}) {
     ASSERT_TRUE(Save(Path(name), "new", /*replaces_link=*/true).ok());
     EXPECT_FALSE(fs::is_symlink(folder_ / name));
-    EXPECT_EQ(ReadFile(Path(name)), "new");
+    EXPECT_EQ(test::ReadFile(Path(name)), "new");
   }
-  EXPECT_EQ(ReadFile(folder_ / "real" / "f"), "old");
+  EXPECT_EQ(test::ReadFile(folder_ / "real" / "f"), "old");
   EXPECT_FALSE(fs::exists(folder_ / "real" / "none"));
   fs::create_symlink("/dev/null", folder_ / "device");
   ASSERT_TRUE(Save(Path("device"), "new", /*replaces_link=*/true).ok());
@@ -255,7 +252,7 @@ TEST_P(InPlaceTest, WhatWasMappedFromTheTargetIsSavedAsItWas) {
     if (!sink->WriteAt(40960, Bytes({old, 40960})).ok()) return false;
     if (!sink->WriteAt(0, Bytes({old + 40960, 40960})).ok()) return false;
     if (!sink->Commit(81920).ok()) return false;
-    return ReadFile(Path()) ==
+    return test::ReadFile(Path()) ==
                std::string(40960, 'b') + std::string(40960, 'a') &&
            std::string(old, halves.size()) == halves;
   });
@@ -267,7 +264,7 @@ TEST_P(InPlaceTest, SharedMappingsOfTheTargetAreRefusedAndItIsKept) {
     const char* old = Map(PROT_READ, MAP_SHARED, 5000);
     const Status status = Save(Path(), "new");
     return status.code() == Code::kUnsupported && old[4999] == 'o' &&
-           ReadFile(Path()) == std::string(5000, 'o');
+           test::ReadFile(Path()) == std::string(5000, 'o');
   });
 }
 
@@ -279,8 +276,8 @@ TEST_P(InPlaceTest, AWriteThatDoesNotEndLeavesTheOldContent) {
       if (!sink->Begin(3).ok()) return false;
       if (!sink->WriteAt(0, Bytes("new")).ok()) return false;
     }
-    return ReadFile(Path()) == "old" && Save(Path(), "new").ok() &&
-           ReadFile(Path()) == "new";
+    return test::ReadFile(Path()) == "old" && Save(Path(), "new").ok() &&
+           test::ReadFile(Path()) == "new";
   });
 }
 
@@ -292,7 +289,7 @@ TEST_P(InPlaceTest, ALimitOfSizeLeavesTheOldContent) {
     ::setrlimit(RLIMIT_FSIZE, &limit);
     const Status status = Save(Path(), std::string(100'001, 'n'));
     return status.code() == Code::kIoError &&
-           ReadFile(Path()) == std::string(5000, 'o');
+           test::ReadFile(Path()) == std::string(5000, 'o');
   });
 }
 
@@ -302,7 +299,7 @@ TEST_P(InPlaceTest, TheFileBehindALinkToReplaceIsNeverOverwritten) {
   RunConfined([&] {
     const Status status = Save(Path("link"), "new", /*replaces_link=*/true);
     return status.code() == Code::kPermissionDenied &&
-           ReadFile(Path()) == "old";
+           test::ReadFile(Path()) == "old";
   });
 }
 
@@ -313,7 +310,7 @@ TEST_P(InPlaceTest, ATargetThatIsReadIsNeverOverwritten) {
         OpenFileSink(Path(), {.durability = GetParam(), .is_read = true});
     const Status status = (*sink)->Begin(3).status();
     return status.code() == Code::kPermissionDenied &&
-           ReadFile(Path()) == "old";
+           test::ReadFile(Path()) == "old";
   });
 }
 
@@ -358,8 +355,8 @@ TEST_P(FileSinkTest, ALinkToAFileNamedByItsHashIsReplaced) {
     fs::create_symlink(blob, folder_ / "link");
     ASSERT_TRUE(Save(Path("link"), "new").ok());
     EXPECT_FALSE(fs::is_symlink(folder_ / "link"));
-    EXPECT_EQ(ReadFile(Path("link")), "new");
-    EXPECT_EQ(ReadFile(Path(blob)), "old");
+    EXPECT_EQ(test::ReadFile(Path("link")), "new");
+    EXPECT_EQ(test::ReadFile(Path(blob)), "old");
     fs::remove(folder_ / "link");
   }
 }
@@ -433,7 +430,7 @@ TEST(FileSink, DirectWritesMayBeOfAnyLengthAndOrder) {
     if (HasDirectWrites(folder) && step == 65536) {
       EXPECT_GE(sink->direct_bytes(), most - step);
     }
-    EXPECT_TRUE(ReadFile(folder / "f") == expected + std::string(2, '\0'))
+    EXPECT_TRUE(test::ReadFile(folder / "f") == expected + std::string(2, '\0'))
         << step;
   }
   fs::remove_all(folder);

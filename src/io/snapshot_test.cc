@@ -36,7 +36,7 @@
 namespace haulway {
 namespace {
 
-constexpr uint64_t kSize = 5 * kMiB + 1234;
+constexpr uint64_t kFileSize = 5 * kMiB + 1234;
 
 char ByteAt(uint64_t offset) {
   return static_cast<char>((offset * 7 + offset / 4096) % 251);
@@ -51,7 +51,7 @@ std::string Content(uint64_t size) {
 // A file that is removed at the end of the test.
 class TestFile {
  public:
-  explicit TestFile(uint64_t size = kSize,
+  explicit TestFile(uint64_t size = kFileSize,
                     const std::string& folder = ::testing::TempDir()) {
     path_ = folder + "/haulway-snapshot-XXXXXX";
     ::close(::mkstemp(path_.data()));
@@ -73,7 +73,7 @@ Result<std::shared_ptr<const ByteSource>> SnapshotOf(
 }
 
 // Returns a view of the whole file.
-Buffer ViewOf(const std::string& path, uint64_t size = kSize) {
+Buffer ViewOf(const std::string& path, uint64_t size = kFileSize) {
   const auto source = SnapshotOf(path, {{0, size}});
   EXPECT_TRUE(source.ok()) << source.status().message();
   return source.ok() ? (*source)->View(0, size).value() : Buffer();
@@ -106,7 +106,7 @@ struct Change {
 void Overwrite(const std::string& path, int flags) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags));
   ASSERT_GE(fd.get(), 0);
-  const std::string other(kSize, 'x');
+  const std::string other(kFileSize, 'x');
   EXPECT_TRUE(
       WriteFully(fd.get(), 0, {{std::as_bytes(std::span(other))}}).ok());
 }
@@ -130,11 +130,11 @@ constexpr Change kChanges[] = {
     {"MappedAndWritten",
      [](const std::string& path) {
        const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-       void* const map = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE,
+       void* const map = ::mmap(nullptr, kFileSize, PROT_READ | PROT_WRITE,
                                 MAP_SHARED, fd.get(), 0);
        ASSERT_NE(map, MAP_FAILED);
-       std::memset(map, 'x', kSize);
-       ::munmap(map, kSize);
+       std::memset(map, 'x', kFileSize);
+       ::munmap(map, kFileSize);
      }},
     {"RenamedOver",
      [](const std::string& path) {
@@ -151,7 +151,7 @@ class SnapshotChange : public Snapshot,
 TEST_P(SnapshotChange, ChangesNoView) {
   const TestFile file;
   const Buffer view = ViewOf(file.path());
-  ASSERT_EQ(view.size(), kSize);
+  ASSERT_EQ(view.size(), kFileSize);
   GetParam().make(file.path());
   EXPECT_TRUE(IsContent(view));
 }
@@ -159,11 +159,11 @@ TEST_P(SnapshotChange, ChangesNoView) {
 TEST_P(SnapshotChange, KeepsWhatWasWritten) {
   const TestFile file;
   const Buffer view = ViewOf(file.path());
-  ASSERT_EQ(view.size(), kSize);
+  ASSERT_EQ(view.size(), kFileSize);
   const auto bytes = view.mutable_bytes();
-  for (uint64_t i = 0; i < kSize; i += 70'001) bytes[i] = std::byte{0xEE};
+  for (uint64_t i = 0; i < kFileSize; i += 70'001) bytes[i] = std::byte{0xEE};
   GetParam().make(file.path());
-  for (uint64_t i = 0; i < kSize; ++i) {
+  for (uint64_t i = 0; i < kFileSize; ++i) {
     const char expected = i % 70'001 == 0 ? '\xEE' : ByteAt(i);
     ASSERT_EQ(static_cast<char>(bytes[i]), expected) << i;
   }
@@ -178,11 +178,11 @@ TEST_F(Snapshot, BringsInWhatIsMissing) {
   const TestFile file;
   const UniqueFd fd(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_EQ(::fdatasync(fd.get()), 0);
-  const auto snapshot = SnapshotOf(file.path(), {{0, kSize}});
+  const auto snapshot = SnapshotOf(file.path(), {{0, kFileSize}});
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
-  const ByteRange whole{0, kSize};
+  const ByteRange whole{0, kFileSize};
   const ByteRange wanted{1 * kMiB + 17, 3 * kMiB};
-  snapshot.value()->DropCache(0, kSize);
+  snapshot.value()->DropCache(0, kFileSize);
   // A tmpfs keeps its files in memory, so nothing is dropped.
   struct statfs system;
   ASSERT_EQ(::fstatfs(fd.get(), &system), 0);
@@ -191,23 +191,23 @@ TEST_F(Snapshot, BringsInWhatIsMissing) {
   }
   ASSERT_TRUE(snapshot.value()->Prefetch(wanted.offset, wanted.length).ok());
   EXPECT_EQ(snapshot.value()->Look({&wanted, 1}).resident, 1);
-  ASSERT_TRUE(snapshot.value()->Prefetch(0, kSize).ok());
+  ASSERT_TRUE(snapshot.value()->Prefetch(0, kFileSize).ok());
   EXPECT_EQ(snapshot.value()->Look({&whole, 1}).resident, 1);
-  const Buffer view = snapshot.value()->View(0, kSize).value();
-  EXPECT_EQ(std::memcmp(view.data(), Content(kSize).data(), kSize), 0);
+  const Buffer view = snapshot.value()->View(0, kFileSize).value();
+  EXPECT_EQ(std::memcmp(view.data(), Content(kFileSize).data(), kFileSize), 0);
   // Ranges without views need no prefetching.
-  EXPECT_TRUE(snapshot.value()->Prefetch(kSize - 10, 20 * kMiB).ok());
+  EXPECT_TRUE(snapshot.value()->Prefetch(kFileSize - 10, 20 * kMiB).ok());
 }
 
 TEST_F(Snapshot, WritingNeverReachesTheFile) {
   const TestFile file;
   {
     const Buffer view = ViewOf(file.path());
-    std::memset(view.mutable_bytes().data(), 'x', kSize);
+    std::memset(view.mutable_bytes().data(), 'x', kFileSize);
   }
   std::ifstream in(file.path(), std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(in), {}};
-  EXPECT_EQ(content, Content(kSize));
+  EXPECT_EQ(content, Content(kFileSize));
 }
 
 TEST_F(Snapshot, HasViewsOfWhatWasAskedForAndReadsTheRest) {
@@ -230,14 +230,14 @@ TEST_F(Snapshot, HasViewsOfWhatWasAskedForAndReadsTheRest) {
 TEST_F(Snapshot, EachLoadHasBytesOfItsOwn) {
   const TestFile file;
   const auto source = *OpenFileSource(file.path());
-  const std::vector<ByteRange> whole = {{0, kSize}};
-  const Buffer one = (*source->Snapshot(whole))->View(0, kSize).value();
-  const Buffer two = (*source->Snapshot(whole))->View(0, kSize).value();
-  std::memset(one.mutable_bytes().data(), 'x', kSize);
+  const std::vector<ByteRange> whole = {{0, kFileSize}};
+  const Buffer one = (*source->Snapshot(whole))->View(0, kFileSize).value();
+  const Buffer two = (*source->Snapshot(whole))->View(0, kFileSize).value();
+  std::memset(one.mutable_bytes().data(), 'x', kFileSize);
   EXPECT_TRUE(IsContent(two));
   EXPECT_EQ(::truncate(file.path().c_str(), 0), 0);
   EXPECT_TRUE(IsContent(two));
-  EXPECT_EQ(one.data()[kSize - 1], std::byte{'x'});
+  EXPECT_EQ(one.data()[kFileSize - 1], std::byte{'x'});
 }
 
 TEST_F(Snapshot, HoldsNobodyWhenItIsGone) {
@@ -251,15 +251,15 @@ TEST_F(Snapshot, HoldsNobodyWhenItIsGone) {
 TEST_F(Snapshot, WhatIsOpenForWritingHasNone) {
   const TestFile file;
   const UniqueFd writer(::open(file.path().c_str(), O_WRONLY | O_CLOEXEC));
-  const Status status = SnapshotOf(file.path(), {{0, kSize}}).status();
+  const Status status = SnapshotOf(file.path(), {{0, kFileSize}}).status();
   EXPECT_EQ(status.code(), Code::kUnsupported);
   EXPECT_EQ(status.message(), "it is open for writing; of " + file.path());
 }
 
 TEST_F(Snapshot, WorksInSharedMemory) {
-  const TestFile file(kSize, "/dev/shm");
+  const TestFile file(kFileSize, "/dev/shm");
   const Buffer view = ViewOf(file.path());
-  ASSERT_EQ(view.size(), kSize);
+  ASSERT_EQ(view.size(), kFileSize);
   EXPECT_EQ(::truncate(file.path().c_str(), 0), 0);
   EXPECT_TRUE(IsContent(view));
 }
@@ -353,10 +353,10 @@ TEST_F(Snapshot, LoadsAndReleasesRaceWithWriters) {
   });
   int snapshots = 0;
   for (int i = 0; i < 100'000 && snapshots < 10; ++i) {
-    const auto source = SnapshotOf(file.path(), {{0, kSize}});
+    const auto source = SnapshotOf(file.path(), {{0, kFileSize}});
     if (!source.ok()) continue;  // The writer came first.
     ++snapshots;
-    const Buffer view = (*source)->View(0, kSize).value();
+    const Buffer view = (*source)->View(0, kFileSize).value();
     EXPECT_TRUE(IsContent(view));
   }
   stop = true;
@@ -398,9 +398,9 @@ TEST_F(Snapshot, ForksRaceWithLoads) {
   for (int t = 0; t < 2; ++t) {
     loaders.emplace_back([&] {
       while (!stop) {
-        const auto source = SnapshotOf(file.path(), {{0, kSize}});
+        const auto source = SnapshotOf(file.path(), {{0, kFileSize}});
         if (source.ok()) {
-          EXPECT_TRUE(IsContent((*source)->View(0, kSize).value()));
+          EXPECT_TRUE(IsContent((*source)->View(0, kFileSize).value()));
         }
       }
     });
@@ -434,12 +434,13 @@ TEST_F(Snapshot, AFileOfSomebodyElseHasNone) {
   if (::geteuid() != 0) GTEST_SKIP() << "root alone can be somebody else";
   const TestFile file;
   ASSERT_EQ(::chmod(file.path().c_str(), 0644), 0);
-  EXPECT_EQ(InChild([&] {
-              if (::setuid(65534) != 0) return false;
-              return SnapshotOf(file.path(), {{0, kSize}}).status().code() ==
-                     Code::kUnsupported;
-            }),
-            0);
+  EXPECT_EQ(
+      InChild([&] {
+        if (::setuid(65534) != 0) return false;
+        return SnapshotOf(file.path(), {{0, kFileSize}}).status().code() ==
+               Code::kUnsupported;
+      }),
+      0);
 }
 
 // A thread that waits in vfork(2) for its child. The child ends with this
@@ -518,7 +519,7 @@ class CountingThreads {
   }
 
  private:
-  static constexpr uint64_t kCounted = kSize - 8;
+  static constexpr uint64_t kCounted = kFileSize - 8;
   const std::vector<Buffer>& views_;
   std::vector<uint64_t> counts_;
   std::atomic<bool> stop_{false};
@@ -617,7 +618,7 @@ TEST_P(RestrictedSnapshot, LosesNoWrite) {
     }
     std::vector<Buffer> views;
     for (int i = 0; i < 6; ++i) views.push_back(ViewOf(file.path()));
-    if (views.back().size() != kSize) std::_Exit(3);
+    if (views.back().size() != kFileSize) std::_Exit(3);
     CountingThreads threads(views);
     if (!GetParam().take()) std::_Exit(4);
     if (::write(begin[1], "x", 1) != 1) std::_Exit(5);
@@ -643,7 +644,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(Snapshot, AForkThatNobodyIsToldOfHasNone) {
   const TestFile file;
   const Buffer view = ViewOf(file.path());
-  ASSERT_EQ(view.size(), kSize);
+  ASSERT_EQ(view.size(), kFileSize);
   const auto child = static_cast<pid_t>(
       ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, 0));
   if (child == 0) {
@@ -674,7 +675,7 @@ TEST_F(Snapshot, IsForWhoIsTracedToo) {
               char answer = 0;
               (void)!::read(ends[0], &answer, 1);
               const std::vector<Buffer> views = {ViewOf(file.path())};
-              bool right = answer == 'y' && views.front().size() == kSize;
+              bool right = answer == 'y' && views.front().size() == kFileSize;
               if (right) {
                 CountingThreads threads(views);
                 kChanges[1].make(file.path());
@@ -691,10 +692,10 @@ TEST_F(Snapshot, IsForWhoIsTracedToo) {
 TEST_F(Snapshot, SystemCallsThatWriteToAViewLoseNothing) {
   const TestFile file;
   const Buffer view = ViewOf(file.path());
-  ASSERT_EQ(view.size(), kSize);
+  ASSERT_EQ(view.size(), kFileSize);
   std::byte* const bytes = view.mutable_bytes().data();
   std::atomic<bool> stop = false;
-  std::vector<std::byte> last(kSize / 4096);
+  std::vector<std::byte> last(kFileSize / 4096);
   for (size_t page = 0; page < last.size(); ++page)
     last[page] = bytes[page * 4096];
   std::atomic<bool> right = true;

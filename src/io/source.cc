@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+
 #include "base/sigbus_guard.h"
+#include "base/text.h"
 #include "haulway/fields.h"
 
 namespace haulway {
@@ -50,6 +53,12 @@ std::optional<RemoteStats> ByteSource::remote_stats() const {
 
 Status ByteSource::Prefetch(uint64_t, uint64_t) const { return Status(); }
 
+Status ByteSource::Authenticate(std::span<const ByteRange>) const {
+  return Status();
+}
+
+std::shared_ptr<const void> ByteSource::BeginParsing() const { return nullptr; }
+
 void ByteSource::DropCache(uint64_t, uint64_t) const {}
 
 Result<std::shared_ptr<const ByteSource>> ByteSource::OpenNeighbour(
@@ -59,9 +68,12 @@ Result<std::shared_ptr<const ByteSource>> ByteSource::OpenNeighbour(
 }
 
 Result<std::shared_ptr<const ByteSource>> ByteSource::OpenBase(
-    std::string_view, std::string_view) const {
-  return Status(Code::kNotFound, "no older versions lie beside this source")
-      .Of(name());
+    std::string_view version, std::string_view base) const {
+  return Status::FromErrno(
+      ENOENT,
+      fmt::format("cannot open version {}, on which version {} builds: it is "
+                  "not beside that; name the checkpoint with base= or --base",
+                  Quote(base), Quote(version)));
 }
 
 void InstallSigbusGuard() { CatchSigbus(); }

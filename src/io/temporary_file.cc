@@ -33,20 +33,6 @@ std::string PrefixOf(const std::string& path) {
                      path.substr(path.rfind('/') + 1).substr(0, kLongestStem));
 }
 
-// Returns whether TemporaryName() of some process could have made `name`.
-bool IsTemporary(std::string_view name) {
-  if (!name.starts_with('.') || !name.ends_with(kSuffix)) return false;
-  name.remove_suffix(kSuffix.size());
-  const size_t dot = name.rfind('.');
-  const size_t dash = name.rfind('-');
-  const auto is_number = [](std::string_view text) {
-    return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-  };
-  return dot != 0 && dot != name.npos && dash != name.npos && dash > dot &&
-         is_number(name.substr(dot + 1, dash - dot - 1)) &&
-         is_number(name.substr(dash + 1));
-}
-
 // Calls `visit` with the open folder of `path` and each temporary in it, until
 // it returns false.
 template <class Visit>
@@ -70,6 +56,20 @@ bool StillNames(int folder, const char* name, const struct stat& file) {
 }
 
 }  // namespace
+
+bool IsTemporary(std::string_view name) {
+  name.remove_prefix(name.rfind('/') + 1);
+  if (!name.starts_with('.') || !name.ends_with(kSuffix)) return false;
+  name.remove_suffix(kSuffix.size());
+  const size_t dot = name.rfind('.');
+  const size_t dash = name.rfind('-');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  };
+  return dot != 0 && dot != name.npos && dash != name.npos && dash > dot &&
+         is_number(name.substr(dot + 1, dash - dot - 1)) &&
+         is_number(name.substr(dash + 1));
+}
 
 std::string FolderOfPath(const std::string& path) {
   const size_t slash = path.rfind('/');

@@ -32,6 +32,10 @@ void SweepTemporaries(const std::string& path);
 // path, or, if it ends in a slash, to any; "" if there is none.
 std::string FindTemporary(const std::string& path);
 
+// Returns whether TemporaryName() of some process could have made the last part
+// of a name.
+bool IsTemporary(std::string_view name);
+
 // Returns the folder for files without a name: TMPDIR, or /tmp.
 std::string TemporaryFolder();
 

@@ -93,7 +93,7 @@ Result<UniqueFd> OpenForWriting(const std::string& path,
   if (fd.get() < 0 || ::fstat(fd.get(), &facts) != 0 ||
       ::stat(folder.c_str(), &around) != 0) {
     return Status::FromErrno(errno,
-                             fmt::format("cannot write {}", Quote(path)));
+                             fmt::format("cannot write {}", QuotePath(path)));
   }
   // Root and the owner of the folder can change its files anyway.
   const bool is_trusted = facts.st_uid == ::geteuid() || facts.st_uid == 0 ||
@@ -102,7 +102,7 @@ Result<UniqueFd> OpenForWriting(const std::string& path,
   return Status(Code::kPermissionDenied,
                 fmt::format("{} belongs to user {}: expected a file of user "
                             "{}, or none",
-                            Quote(path), facts.st_uid, ::geteuid()));
+                            QuotePath(path), facts.st_uid, ::geteuid()));
 }
 
 Status WriteAll(int fd, uint64_t offset, std::string_view text) {

@@ -61,12 +61,12 @@ Status CheckNetrc(const std::string& path) {
   struct stat facts;
   if (path.empty()) return Status();
   if (::access(path.c_str(), R_OK) != 0 || ::stat(path.c_str(), &facts) != 0) {
-    return Status::FromErrno(errno,
-                             fmt::format("cannot read netrc {}", Quote(path)));
+    return Status::FromErrno(
+        errno, fmt::format("cannot read netrc {}", QuotePath(path)));
   }
   if (!S_ISDIR(facts.st_mode)) return Status();
   return Status(Code::kInvalidArgument,
-                fmt::format("netrc {} is a folder", Quote(path)));
+                fmt::format("netrc {} is a folder", QuotePath(path)));
 }
 
 }  // namespace
