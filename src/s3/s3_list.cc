@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -50,13 +51,21 @@ class ObjectPages : public FolderPages {
 
   Result<std::vector<std::string>> Next() override {
     return OrNoMemory([&]() -> Result<std::vector<std::string>> {
+      HAULWAY_ASSIGN(std::vector<ListedObject> page, NextObjects());
       std::vector<std::string> names;
-      for (int empty = 0; names.empty() && !is_at_end_; ++empty) {
-        if (empty == kMostEmptyPages) return EndsNowhere();
-        HAULWAY_TRY(ReadPage(&names));
-      }
+      for (ListedObject& object : page) names.push_back(std::move(object.name));
       return names;
     });
+  }
+
+  // As Next().
+  Result<std::vector<ListedObject>> NextObjects() {
+    std::vector<ListedObject> objects;
+    for (int empty = 0; objects.empty() && !is_at_end_; ++empty) {
+      if (empty == kMostEmptyPages) return EndsNowhere();
+      HAULWAY_TRY(ReadPage(&objects));
+    }
+    return objects;
   }
 
  private:
@@ -70,7 +79,7 @@ class ObjectPages : public FolderPages {
                 "goes on without end: expected another continuation token");
   }
 
-  Status ReadPage(std::vector<std::string>* names) {
+  Status ReadPage(std::vector<ListedObject>* objects) {
     Pairs query{{"encoding-type", "url"}, {"list-type", "2"}};
     if (!folder_.key.empty()) query.emplace_back("prefix", folder_.key);
     if (!recursive_) query.emplace_back("delimiter", "/");
@@ -92,7 +101,10 @@ class ObjectPages : public FolderPages {
                     fmt::format("has {}, which is not below it", Quote(key)));
       }
       if (key.ends_with('/') || key == folder_.key) continue;
-      names->push_back(NameOf(folder_, key));
+      const std::string size = XmlText(one, "Size");
+      uint64_t bytes = 0;
+      std::from_chars(size.data(), size.data() + size.size(), bytes);
+      objects->push_back({NameOf(folder_, key), bytes});
     }
     is_at_end_ = XmlText(*page, "IsTruncated") != "true";
     if (is_at_end_) return Status();
@@ -118,6 +130,16 @@ class ObjectPages : public FolderPages {
   uint64_t steps_to_mark_ = 1;
 };
 
+Result<std::unique_ptr<ObjectPages>> OpenPages(std::string_view uri,
+                                               bool recursive,
+                                               const S3Options& options,
+                                               const RemoteOptions& remote) {
+  HAULWAY_ASSIGN(ObjectName folder, ParseObjectName(uri));
+  HAULWAY_ASSIGN(auto client, S3Client::Make(options, remote));
+  return std::make_unique<ObjectPages>(std::move(folder), recursive,
+                                       std::move(client));
+}
+
 }  // namespace
 
 bool IsFolderName(std::string_view uri) {
@@ -131,37 +153,35 @@ Result<std::unique_ptr<FolderPages>> OpenObjectPages(
     std::string_view uri, bool recursive, const S3Options& options,
     const RemoteOptions& remote) {
   return OrNoMemory([&]() -> Result<std::unique_ptr<FolderPages>> {
-    HAULWAY_ASSIGN(ObjectName folder, ParseObjectName(uri));
-    HAULWAY_ASSIGN(auto client, S3Client::Make(options, remote));
-    return std::unique_ptr<FolderPages>(std::make_unique<ObjectPages>(
-        std::move(folder), recursive, std::move(client)));
+    HAULWAY_ASSIGN(auto pages, OpenPages(uri, recursive, options, remote));
+    return std::unique_ptr<FolderPages>(std::move(pages));
   });
 }
 
-Result<std::vector<std::string>> ListObjects(std::string_view uri,
-                                             bool recursive,
-                                             const S3Options& options,
-                                             const RemoteOptions& remote) {
-  return OrNoMemory([&]() -> Result<std::vector<std::string>> {
+Result<std::vector<ListedObject>> ListObjects(std::string_view uri,
+                                              bool recursive,
+                                              const S3Options& options,
+                                              const RemoteOptions& remote) {
+  return OrNoMemory([&]() -> Result<std::vector<ListedObject>> {
     HAULWAY_ASSIGN(const auto pages,
-                   OpenObjectPages(uri, recursive, options, remote));
-    std::vector<std::string> names;
+                   OpenPages(uri, recursive, options, remote));
+    std::vector<ListedObject> objects;
     while (true) {
-      HAULWAY_ASSIGN(std::vector<std::string> page, pages->Next());
+      HAULWAY_ASSIGN(std::vector<ListedObject> page, pages->NextObjects());
       if (page.empty()) break;
-      if (names.size() + page.size() > kMostKeys) {
+      if (objects.size() + page.size() > kMostKeys) {
         return Status(Code::kLimit,
                       fmt::format("the list of keys is too long: expected at "
                                   "most {} keys",
                                   kMostKeys))
             .Of(ShownName(uri));
       }
-      std::ranges::move(page, std::back_inserter(names));
+      std::ranges::move(page, std::back_inserter(objects));
     }
-    std::ranges::sort(names);
-    const auto twice = std::ranges::unique(names);
-    names.erase(twice.begin(), twice.end());
-    return names;
+    std::ranges::sort(objects, {}, &ListedObject::name);
+    const auto twice = std::ranges::unique(objects, {}, &ListedObject::name);
+    objects.erase(twice.begin(), twice.end());
+    return objects;
   });
 }
 

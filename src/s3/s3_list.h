@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,11 +27,17 @@ Result<std::unique_ptr<FolderPages>> OpenObjectPages(
     std::string_view uri, bool recursive, const S3Options& options,
     const RemoteOptions& remote);
 
-// Returns all names, sorted. Also fails with kLimit for more than a million
-// keys.
-Result<std::vector<std::string>> ListObjects(std::string_view uri,
-                                             bool recursive,
-                                             const S3Options& options,
-                                             const RemoteOptions& remote);
+// An object, by the name that opens it. 0 bytes if the store does not say.
+struct ListedObject {
+  std::string name;
+  uint64_t bytes = 0;
+};
+
+// Returns all objects, sorted by name. Also fails with kLimit for more than a
+// million keys.
+Result<std::vector<ListedObject>> ListObjects(std::string_view uri,
+                                              bool recursive,
+                                              const S3Options& options,
+                                              const RemoteOptions& remote);
 
 }  // namespace haulway::s3

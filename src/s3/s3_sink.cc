@@ -38,6 +38,7 @@
 #include "s3/digests.h"
 #include "s3/part_plan.h"
 #include "s3/s3_client.h"
+#include "s3/s3_remove.h"
 #include "s3/xml.h"
 
 namespace haulway {
@@ -85,6 +86,7 @@ struct Part {
   // Header values, set after digesting.
   std::string payload = std::string(s3::kUnsignedPayload);
   std::string checksum;
+  uint32_t crc = 0;
 
   bool is_file() const { return file.get() >= 0; }
   uint64_t size() const { return is_file() ? length : bytes.size(); }
@@ -100,11 +102,16 @@ struct Part {
     HAULWAY_TRY(ReadFully(file.get(), offset + begin, piece));
     return std::span<const std::byte>(piece);
   }
-};
 
-struct SentPart {
-  std::string etag;
-  std::string checksum;
+  // Calls `take` with all pieces.
+  Status ForEachPiece(const s3::TakePiece& take) const {
+    std::vector<std::byte> memory;
+    for (uint64_t done = 0; done < size(); done += kReadBytes) {
+      HAULWAY_ASSIGN(const auto piece, Piece(done, &memory));
+      take(piece);
+    }
+    return Status();
+  }
 };
 
 class S3Sink : public ByteSink {
@@ -265,9 +272,10 @@ class S3Sink : public ByteSink {
     net::HttpRequest request = client_->Request(
         "PUT", object_.bucket, object_.key, {}, PayloadOf(filling_));
     client_->AddObjectHeaders(&request);
+    std::string checksum;
     if (client_->has_checksums()) {
-      request.headers.push_back(
-          {"x-amz-checksum-crc32", s3::Crc32Text(Crc32(0, filling_))});
+      checksum = s3::Crc32Text(Crc32(0, filling_));
+      request.headers.push_back({"x-amz-checksum-crc32", checksum});
     }
     request.body = {filling_};
     // A replacing PUT may be repeated. A refusing one must recognise the result
@@ -275,7 +283,13 @@ class S3Sink : public ByteSink {
     const bool refuses = existing_ == Existing::kRefuse;
     if (refuses) HAULWAY_TRY(AddMark(&request));
     const auto put = SendOnCondition(std::move(request));
-    if (put.ok()) return s3::CheckTaken(*put, object_.bucket, filling_);
+    if (put.ok()) {
+      return s3::CheckTaken(*put, s3::HasMd5(*put, object_.bucket), checksum,
+                            [&](const s3::TakePiece& take) {
+                              take(filling_);
+                              return Status();
+                            });
+    }
     if (refuses && IsOurs(filling_.size())) return Status();
     return put.status();
   }
@@ -291,6 +305,7 @@ class S3Sink : public ByteSink {
     }
     HAULWAY_ASSIGN(const auto response, client_->Send(request));
     upload_ = s3::XmlText(response.body, "UploadId");
+    has_md5_ = s3::HasMd5(response, object_.bucket);
     if (upload_.empty()) {
       return Status(Code::kCorrupt,
                     "the store begins an upload without an UploadId");
@@ -398,7 +413,7 @@ class S3Sink : public ByteSink {
   }
 
   void SendOne(Part* part) {
-    SentPart sent;
+    s3::TakenPart sent;
     Status status = SendPart(*part, &sent);
     {
       const std::lock_guard lock(mutex_);
@@ -436,20 +451,22 @@ class S3Sink : public ByteSink {
       }
       for (size_t i = 0; i < parts.size(); ++i) {
         if (is_signed) parts[i].payload = Hex(digests[i].Finish());
-        if (has_checksum) parts[i].checksum = s3::Crc32Text(crcs[i]);
+        if (has_checksum) {
+          parts[i].crc = crcs[i];
+          parts[i].checksum = s3::Crc32Text(crcs[i]);
+        }
       }
       return Status();
     });
   }
 
-  Status SendPart(const Part& part, SentPart* sent) {
+  Status SendPart(const Part& part, s3::TakenPart* taken) {
     return OrNoMemory([&]() -> Status {
       net::HttpRequest request = client_->Request(
           "PUT", object_.bucket, object_.key,
           {{"partNumber", std::to_string(part.number)}, {"uploadId", upload_}},
           part.payload);
       client_->AddObjectHeaders(&request);
-      sent->checksum = part.checksum;
       if (!part.checksum.empty()) {
         request.headers.push_back({"x-amz-checksum-crc32", part.checksum});
       }
@@ -460,16 +477,13 @@ class S3Sink : public ByteSink {
         request.body = {part.bytes};
       }
       HAULWAY_ASSIGN(const auto response, client_->Send(request, &cancel_));
-      const auto theirs = response.Header("x-amz-checksum-crc32");
-      if (!theirs.empty() && !part.checksum.empty() &&
-          theirs != part.checksum) {
-        return Status(Code::kMismatch,
-                      fmt::format("the store took other bytes of a part: "
-                                  "expected CRC-32 {}, found {}",
-                                  part.checksum, Quote(theirs)));
-      }
-      sent->etag = response.Header("etag");
-      if (!sent->etag.empty()) return Status();
+      HAULWAY_TRY(s3::CheckTaken(
+          response, has_md5_ && s3::HasMd5(response, object_.bucket),
+          part.checksum,
+          [&](const s3::TakePiece& take) { return part.ForEachPiece(take); }));
+      *taken = {std::string(response.Header("etag")), part.checksum, part.crc,
+                part.size()};
+      if (!taken->etag.empty()) return Status();
       return Status(Code::kCorrupt, "the store took a part without an ETag");
     });
   }
@@ -500,9 +514,9 @@ class S3Sink : public ByteSink {
     for (size_t i = 0; i < sent_.size(); ++i) {
       list += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag>",
                           i + 1, s3::XmlEscape(sent_[i].etag));
-      if (!sent_[i].checksum.empty()) {
+      if (!sent_[i].crc32.empty()) {
         list +=
-            fmt::format("<ChecksumCRC32>{}</ChecksumCRC32>", sent_[i].checksum);
+            fmt::format("<ChecksumCRC32>{}</ChecksumCRC32>", sent_[i].crc32);
       }
       list += "</Part>";
     }
@@ -519,7 +533,9 @@ class S3Sink : public ByteSink {
     if (response.ok()) {
       // The store sends status 200 before it knows the result.
       if (s3::XmlElement(response->body, "CompleteMultipartUploadResult")) {
-        return Status();
+        return s3::CheckJoined(
+            *response, has_md5_ && s3::HasMd5(*response, object_.bucket),
+            std::vector(sent_.begin(), sent_.end()));
       }
       failed = Status(Code::kIoError,
                       fmt::format("the store answers 200, and then the error "
@@ -575,6 +591,7 @@ class S3Sink : public ByteSink {
   std::vector<std::byte> filling_;
   uint64_t next_number_ = 1;
   std::string upload_;
+  bool has_md5_ = false;  // Whether the store's ETags are MD5s.
   std::string mark_;
   bool is_ended_ = false;
   std::atomic<bool> cancel_ = false;
@@ -585,7 +602,7 @@ class S3Sink : public ByteSink {
   std::deque<Part> ready_ HAULWAY_GUARDED_BY(mutex_);  // Digested.
   // Whether the writer waits for a free sender.
   bool is_full_ HAULWAY_GUARDED_BY(mutex_) = false;
-  std::deque<SentPart> sent_ HAULWAY_GUARDED_BY(mutex_);
+  std::deque<s3::TakenPart> sent_ HAULWAY_GUARDED_BY(mutex_);
   std::vector<std::vector<std::byte>> spare_ HAULWAY_GUARDED_BY(mutex_);
   size_t in_flight_ HAULWAY_GUARDED_BY(mutex_) = 0;
   bool is_last_ HAULWAY_GUARDED_BY(mutex_) = false;
@@ -615,49 +632,7 @@ Result<std::unique_ptr<ByteSink>> OpenS3Sink(std::string_view uri,
 
 Result<uint64_t> AbortS3Uploads(std::string_view uri, const S3Options& options,
                                 const RemoteOptions& remote) {
-  return OrNoMemory([&]() -> Result<uint64_t> {
-    HAULWAY_ASSIGN(const ObjectName name, s3::ParseObjectName(uri));
-    HAULWAY_ASSIGN(const auto client, S3Client::Make(options, remote));
-    const bool is_all = name.key.empty() || name.key.ends_with('/');
-    uint64_t count = 0;
-    std::string key_marker, id_marker;
-    while (true) {
-      Pairs query{
-          {"max-uploads", "200"}, {"prefix", name.key}, {"uploads", ""}};
-      if (!key_marker.empty()) {
-        query.emplace_back("key-marker", key_marker);
-        query.emplace_back("upload-id-marker", id_marker);
-      }
-      HAULWAY_ASSIGN(
-          const auto page,
-          client->Send(client->Request("GET", name.bucket, "", std::move(query),
-                                       std::string(s3::kEmptyPayload))));
-      if (!s3::XmlElement(page.body, "ListMultipartUploadsResult")) {
-        return Status(Code::kCorrupt, "the list of uploads has no end")
-            .Of(name.Shown());
-      }
-      for (const std::string_view one : s3::XmlElements(page.body, "Upload")) {
-        const std::string key = s3::XmlText(one, "Key");
-        if (!is_all && key != name.key) continue;
-        Status ended = client
-                           ->Send(client->Request(
-                               "DELETE", name.bucket, key,
-                               {{"uploadId", s3::XmlText(one, "UploadId")}},
-                               std::string(s3::kEmptyPayload)))
-                           .status();
-        // It ended after it was listed.
-        if (ended.code() == Code::kNotFound) continue;
-        HAULWAY_TRY(std::move(ended));
-        ++count;
-      }
-      if (s3::XmlText(page.body, "IsTruncated") != "true") return count;
-      std::string next_key = s3::XmlText(page.body, "NextKeyMarker");
-      std::string next_id = s3::XmlText(page.body, "NextUploadIdMarker");
-      if (next_key == key_marker && next_id == id_marker) return count;
-      key_marker = std::move(next_key);
-      id_marker = std::move(next_id);
-    }
-  });
+  return s3::AbortUploads(uri, options, remote, [](auto) { return true; });
 }
 
 }  // namespace haulway

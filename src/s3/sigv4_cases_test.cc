@@ -8,20 +8,12 @@
 #include <sstream>
 
 #include "s3/sigv4.h"
+#include "testing/shorthands.h"
 
 namespace haulway::s3 {
 namespace {
 
-constexpr int64_t kTime = 1795348800;  // 2026-11-22 12:00:00 UTC.
-
-std::string FromHex(const std::string& text) {
-  std::string bytes;
-  if (text == "-") return bytes;
-  for (size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes += static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16));
-  }
-  return bytes;
-}
+constexpr int64_t kSigned = 1795348800;  // 2026-11-22 12:00:00 UTC.
 
 // Rule R36 of docs/s3.md.
 TEST(SigV4Cases, AreSignedAsBotocoreDoes) {
@@ -35,7 +27,9 @@ TEST(SigV4Cases, AreSignedAsBotocoreDoes) {
     if (line.starts_with('#')) continue;
     std::vector<std::string> fields;
     std::istringstream words(line);
-    for (std::string word; words >> word;) fields.push_back(FromHex(word));
+    for (std::string word; words >> word;) {
+      fields.push_back(word == "-" ? "" : test::FromHex(word));
+    }
     ASSERT_GE(fields.size(), 8U);
     RequestToSign request{.method = fields[0],
                           .host = fields[1],
@@ -56,7 +50,7 @@ TEST(SigV4Cases, AreSignedAsBotocoreDoes) {
         .session_token = fields[5],
         .region = fields[4]};
     const std::string signed_by =
-        SignHeaders(request, key, kTime).back().second;
+        SignHeaders(request, key, kSigned).back().second;
     ++count;
     if (signed_by.ends_with("Signature=" + fields[6])) continue;
     ++different;
