@@ -12,6 +12,7 @@
 
 #include "pickle/pickle_globals.h"
 
+#include <algorithm>
 #include <array>
 
 namespace haulway {
@@ -119,6 +120,80 @@ constexpr Row kTorchScriptRows[] = {
     {"torch.jit._pickle", "build_tensor_from_id",
      GlobalKind::kBuildTensorFromId},
     {"torch.jit._pickle", "restore_type_tag", GlobalKind::kRestoreTypeTag},
+};
+
+// Classes of torch.distributed over its versions, and of DeepSpeed.
+constexpr Row kProcessRows[] = {
+    {"torch.distributed.tensor", "DTensor", GlobalKind::kProcessClass},
+    {"torch.distributed.tensor._dtensor_spec", "DTensorSpec",
+     GlobalKind::kProcessClass},
+    {"torch.distributed.tensor._dtensor_spec", "ShardOrderEntry",
+     GlobalKind::kProcessClass},
+    {"torch.distributed.tensor._dtensor_spec", "TensorMeta",
+     GlobalKind::kProcessClass},
+    {"torch.distributed.tensor.placement_types", "Partial",
+     GlobalKind::kProcessClass},
+    {"torch.distributed.tensor.placement_types", "Replicate",
+     GlobalKind::kProcessClass},
+    {"torch.distributed.tensor.placement_types", "Shard",
+     GlobalKind::kProcessClass},
+    {"torch.distributed.tensor.placement_types", "_StridedShard",
+     GlobalKind::kProcessClass},
+    {"torch.distributed.device_mesh", "DeviceMesh", GlobalKind::kProcessClass},
+    {"torch.distributed._mesh_layout", "_FlatLayout",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._mesh_layout", "_MeshLayout",
+     GlobalKind::kProcessClass},
+    // Before torch 2.5.
+    {"torch.distributed._tensor.api", "DTensor", GlobalKind::kProcessClass},
+    {"torch.distributed._tensor.placement_types", "DTensorSpec",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._tensor.placement_types", "TensorMeta",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._tensor.placement_types", "_Partial",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._tensor.placement_types", "Replicate",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._tensor.placement_types", "Shard",
+     GlobalKind::kProcessClass},
+    // FSDP1.
+    {"torch.distributed._shard.sharded_tensor.api", "ShardedTensor",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._shard.sharded_tensor.shard", "Shard",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._shard.metadata", "ShardMetadata",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._shard.sharded_tensor.metadata",
+     "ShardedTensorMetadata", GlobalKind::kProcessClass},
+    {"torch.distributed._shard.sharded_tensor.metadata", "TensorProperties",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING",
+     GlobalKind::kProcessEnum},
+    {"torch.distributed._shard.sharding_spec.api", "EnumerableShardingSpec",
+     GlobalKind::kProcessClass},
+    {"torch.distributed._shard.sharding_spec.chunk_sharding_spec",
+     "ChunkShardingSpec", GlobalKind::kProcessClass},
+    {"torch.distributed.remote_device", "_remote_device",
+     GlobalKind::kProcessClass},
+    {"builtins", "getattr", GlobalKind::kProcessAttribute},
+    // DeepSpeed.
+    {"deepspeed.runtime.fp16.loss_scaler", "LossScaler",
+     GlobalKind::kProcessClass},
+    {"deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler",
+     GlobalKind::kProcessClass},
+    {"deepspeed.runtime.zero.config", "ZeroStageEnum",
+     GlobalKind::kProcessEnum},
+    {"deepspeed.utils.tensor_fragment", "fragment_address",
+     GlobalKind::kProcessClass},
+};
+
+// Python 3.11 pickles the members of some enumerations by their names.
+constexpr Row kProcessAttributes[] = {
+    {"ShardedTensor", "ProcessGroupState", GlobalKind::kProcessClass},
+    {"MEM_FORMAT_ENCODING", "TORCH_CONTIGUOUS_FORMAT",
+     GlobalKind::kProcessEnum},
+    {"MEM_FORMAT_ENCODING", "TORCH_CHANNELS_LAST", GlobalKind::kProcessEnum},
+    {"MEM_FORMAT_ENCODING", "TORCH_PRESERVE_FORMAT", GlobalKind::kProcessEnum},
 };
 
 // Which names besides the storage class torch has for a dtype.
@@ -283,6 +358,16 @@ std::string_view ImportThatAllows(std::string_view module) {
   return needs ? kTensor : "";
 }
 
+bool IsProcessAttribute(const Global& of, std::string_view name) {
+  const GlobalKind kind = KindOf(of);
+  if (kind != GlobalKind::kProcessClass && kind != GlobalKind::kProcessEnum) {
+    return false;
+  }
+  return std::ranges::any_of(kProcessAttributes, [&](const Row& row) {
+    return row.module == of.name && row.name == name;
+  });
+}
+
 GlobalTable::Match GlobalTable::Find(std::string_view module,
                                      std::string_view name) const {
   if (IsNeverAllowed(module)) return {};
@@ -298,6 +383,11 @@ GlobalTable::Match GlobalTable::Find(std::string_view module,
     }
     if (module == "__torch__" || module.starts_with("__torch__.")) {
       return {Id(GlobalKind::kScriptClass), true};
+    }
+  }
+  if (processes_) {
+    for (const Row& row : kProcessRows) {
+      if (row.name == name && row.module == module) return {Id(row.kind), true};
     }
   }
   if (!also_.empty()) {

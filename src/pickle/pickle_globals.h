@@ -65,6 +65,11 @@ enum class GlobalKind : uint8_t {
   kBuildTensorFromId,
   kRestoreTypeTag,
   kScriptClass,  // Any name in __torch__.
+  // For files of processes of a training. Allowed only after
+  // GlobalTable::AllowProcesses().
+  kProcessClass,      // Made empty, or of plain items, and given a state.
+  kProcessEnum,       // Called with a number.
+  kProcessAttribute,  // getattr, of the pairs of IsProcessAttribute() only.
   // Names that are values and cannot be called.
   kDType,           // torch.float32; DTypeOf() returns the dtype.
   kStorage,         // torch.FloatStorage; DTypeOf() returns the dtype.
@@ -108,6 +113,10 @@ GlobalName RenameGlobal(std::string_view module, std::string_view name);
 // is none.
 std::string_view ImportThatAllows(std::string_view module);
 
+// Returns whether a class of the table of AllowProcesses() has this attribute:
+// a class within it, or a member of an enumeration.
+bool IsProcessAttribute(const Global& of, std::string_view name);
+
 // A GlobalTable decides which names are allowed. Threads: const methods are
 // safe from any number of threads.
 class GlobalTable {
@@ -124,6 +133,9 @@ class GlobalTable {
       : also_(also.begin(), also.end()) {}
 
   void AllowTorchScript() { torch_script_ = true; }
+  // Allows the classes in the files that processes of torch.distributed and of
+  // DeepSpeed write, each as docs/formats/ranks.md lists it.
+  void AllowProcesses() { processes_ = true; }
 
   // Looks up a name in the spelling of RenameGlobal().
   Match Find(std::string_view module, std::string_view name) const;
@@ -131,6 +143,7 @@ class GlobalTable {
  private:
   std::unordered_set<std::string> also_;
   bool torch_script_ = false;
+  bool processes_ = false;
 };
 
 }  // namespace haulway

@@ -8,20 +8,12 @@
 #include "pickle/pickle_depth.h"
 #include "pickle/pickle_vm.h"
 #include "pickle/torch_pickles_for_test.h"
+#include "testing/shorthands.h"
 
 namespace haulway {
 namespace {
 
 using std::string_literals::operator""s;
-
-std::string FromHex(std::string_view hex) {
-  std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) {
-    bytes += static_cast<char>(
-        std::stoi(std::string(hex.substr(i, 2)), nullptr, 16));
-  }
-  return bytes;
-}
 
 // Returns "kCode: message", or "ok".
 std::string Outcome(const std::string& pickle,
@@ -43,7 +35,8 @@ std::string Repeat(std::string_view text, int times) {
 }
 
 std::vector<std::string> TorchPickles() {
-  return {FromHex(pickle::kStateDictHex), FromHex(pickle::kMixedHex)};
+  return {test::FromHex(pickle::kStateDictHex),
+          test::FromHex(pickle::kMixedHex)};
 }
 
 struct Bad {

@@ -132,6 +132,9 @@ class Machine {
   // on entry, and of the result on return.
   Status Apply(const Value& callee, const Value& args, const Value& kwargs,
                bool is_new, Value* result, uint16_t* height);
+  Status CheckProcessCall(const Global& global, const Value& kwargs,
+                          bool is_new);
+  Status ApplyAttribute(const Value& args, bool is_new, Value* result);
   // Evaluates a call that creates plain data.
   Status ApplyPlain(GlobalKind kind, const Value& args, Value* result);
   Status ApplySequence(Kind kind, const Value& args, Value* result);

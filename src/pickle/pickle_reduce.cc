@@ -218,6 +218,12 @@ Status Machine::Apply(const Value& callee, const Value& args,
       HAULWAY_TRY(Refuse(fmt::format("{} of {}, which is not to be called",
                                      op_name(), FullName(*global))));
     }
+    if (kind == GlobalKind::kProcessAttribute) {
+      return ApplyAttribute(args, is_new, result);
+    }
+    if (kind == GlobalKind::kProcessClass || kind == GlobalKind::kProcessEnum) {
+      HAULWAY_TRY(CheckProcessCall(*global, kwargs, is_new));
+    }
     if (kind == GlobalKind::kRebuildParameterWithState ||
         kind == GlobalKind::kRebuildFromType ||
         kind == GlobalKind::kRebuildFromTypeV2) {
@@ -245,6 +251,37 @@ Status Machine::Apply(const Value& callee, const Value& args,
   *result = Value::Of(object);
   if (*height < kTallest) ++*height;
   tallest_ = std::max(tallest_, *height);
+  return {};
+}
+
+// Fails for a class that would be called instead of made for a state, and for
+// an enumeration that would be made instead of called.
+Status Machine::CheckProcessCall(const Global& global, const Value& kwargs,
+                                 bool is_new) {
+  const bool is_class = KindOf(global) == GlobalKind::kProcessClass;
+  if (is_new == is_class && !kwargs.is(Kind::kDict)) return {};
+  return Refuse(fmt::format("{} of {}, which is not used so", op_name(),
+                            FullName(global)));
+}
+
+// getattr(CLASS, NAME) is a name too.
+Status Machine::ApplyAttribute(const Value& args, bool is_new, Value* result) {
+  const auto items = args.sequence().items();
+  if (is_new || items.size() != 2 || !items[0].is(Kind::kGlobal) ||
+      !IsText(items[1]) ||
+      !IsProcessAttribute(items[0].global(), items[1].text())) {
+    return Refuse(
+        fmt::format("{} of 'builtins.getattr', which may compute "
+                    "anything",
+                    op_name()));
+  }
+  const Global& of = items[0].global();
+  HAULWAY_TRY(Charge(of.name.size() + items[1].text().size()));
+  auto* met = arena_.New<Global>();
+  *met = of;
+  met->name = arena_.Copy(fmt::format("{}.{}", of.name, items[1].text()));
+  met->byte = op_byte();
+  *result = Value::Of(met);
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include "haulway/pickle.h"
 #include "pickle/pickle_opcodes.h"
 #include "pickle/torch_pickles_for_test.h"
+#include "testing/shorthands.h"
 
 namespace haulway {
 namespace {
@@ -35,15 +36,6 @@ struct Parsed {
   TreeArena arena;
   Result<PickleResult> result;
 };
-
-std::string FromHex(std::string_view hex) {
-  std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) {
-    bytes += static_cast<char>(
-        std::stoi(std::string(hex.substr(i, 2)), nullptr, 16));
-  }
-  return bytes;
-}
 
 // Formats like repr(), with angle brackets for what Python cannot represent.
 std::string Show(const Value& value);
@@ -315,7 +307,7 @@ TEST(Pickle, LargeDictKeepsFirstPlaceAndLastValue) {
 }
 
 TEST(Pickle, ReadsStateDictOfTorch) {
-  const Parsed parsed(FromHex(pickle::kStateDictHex));
+  const Parsed parsed(test::FromHex(pickle::kStateDictHex));
   ASSERT_TRUE(parsed.result.ok()) << parsed.error();
   EXPECT_EQ(
       Show(parsed.root()),
@@ -329,7 +321,7 @@ TEST(Pickle, ReadsStateDictOfTorch) {
 }
 
 TEST(Pickle, ReadsEveryKindThatTorchWrites) {
-  const Parsed parsed(FromHex(pickle::kMixedHex));
+  const Parsed parsed(test::FromHex(pickle::kMixedHex));
   ASSERT_TRUE(parsed.result.ok()) << parsed.error();
   const Mapping& mapping = parsed.root().mapping();
   EXPECT_EQ(Show(*mapping.Find("set")), "set(1, 2)");

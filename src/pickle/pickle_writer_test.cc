@@ -7,6 +7,7 @@
 #include "pickle/pickle_python2.h"
 #include "pickle/pickle_vm.h"
 #include "pickle/torch_pickles_for_test.h"
+#include "testing/shorthands.h"
 #include "testing/tree_equality.h"
 
 namespace haulway {
@@ -14,15 +15,6 @@ namespace {
 
 using std::string_literals::operator""s;
 using std::string_view_literals::operator""sv;
-
-std::string FromHex(std::string_view hex) {
-  std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) {
-    bytes += static_cast<char>(
-        std::stoi(std::string(hex.substr(i, 2)), nullptr, 16));
-  }
-  return bytes;
-}
 
 // Returns the bytes between PROTO 2 and STOP.
 template <class Write>
@@ -136,7 +128,7 @@ std::string Rewrite(const std::string& pickle) {
 TEST(WritePickle, GivesTheBytesOfTorchSaveBack) {
   for (const std::string_view hex :
        {pickle::kStateDictHex, pickle::kMixedHex}) {
-    const std::string pickle = FromHex(hex);
+    const std::string pickle = test::FromHex(hex);
     EXPECT_EQ(Rewrite(pickle), pickle);
   }
 }
@@ -220,8 +212,8 @@ TEST(PickleWriter, WritesAShortFrame) {
   writer.PutUnshared();
   writer.Appends();
   EXPECT_EQ(writer.Finish(),
-            FromHex("80049513000000000000005d94288c016194430278"
-                    "7994284b029194652e"));
+            test::FromHex("80049513000000000000005d94288c016194430278"
+                          "7994284b029194652e"));
 }
 
 // pickle.dumps([bytearray(b"q"), bytes(70000)], 5): long bytes are written
@@ -237,9 +229,9 @@ TEST(PickleWriter, WritesLongBytesBetweenFrames) {
   writer.PutUnshared();
   writer.Appends();
   EXPECT_EQ(writer.Finish(),
-            FromHex("8005950e000000000000005d94289601000000000000007194"
-                    "4270110100") +
-                std::string(70'000, '\0') + FromHex("94652e"));
+            test::FromHex("8005950e000000000000005d94289601000000000000007194"
+                          "4270110100") +
+                std::string(70'000, '\0') + test::FromHex("94652e"));
 }
 
 // A frame ends at the start of an object once it has 64 KiB, and a frame of
@@ -258,7 +250,7 @@ TEST(PickleWriter, EndsFramesWhereObjectsBegin) {
 }
 
 TEST(WritePickle, WritesTheReplacementOfAnObject) {
-  const std::string pickle = FromHex(pickle::kStateDictHex);
+  const std::string pickle = test::FromHex(pickle::kStateDictHex);
   const Tree tree(pickle);
   TreeArena arena;
   PickleWriteOptions options;

@@ -246,7 +246,7 @@ bool IsNameOfMedia(std::string_view name) {
 }
 
 std::string_view WithoutCompression(std::string_view name) {
-  for (const std::string_view suffix : {".gz", ".z", ".zlib"}) {
+  for (const std::string_view suffix : {".gz", ".z", ".zlib", ".zst"}) {
     if (Lower(name).ends_with(suffix)) {
       name.remove_suffix(suffix.size());
       break;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/zstd.h"
 #include "haulway/options.h"
 
 namespace haulway::scan {
@@ -21,14 +22,39 @@ int WindowBits(Deflated form) {
       return MAX_WBITS;
     case Deflated::kGzip:
       return MAX_WBITS + 16;
+    case Deflated::kZstd:
+      break;
   }
   return 0;
+}
+
+Result<Inflated> InflateZstd(std::span<const std::byte> frames, uint64_t most) {
+  HAULWAY_ASSIGN(ZstdDecoder decoder, ZstdDecoder::Make());
+  Inflated result;
+  while (!frames.empty() || !decoder.is_between_frames()) {
+    const uint64_t held = result.bytes.size();
+    if (held == most) return result;
+    const size_t given = frames.size();
+    result.bytes.resize(
+        held + std::min(most - held, std::max<uint64_t>(held, 64 * kKiB)));
+    std::span<std::byte> room = std::span(result.bytes).subspan(held);
+    const Status status = decoder.Next(&frames, &room);
+    result.bytes.resize(result.bytes.size() - room.size());
+    const bool is_stuck = frames.size() == given && result.bytes.size() == held;
+    if (status.ok() && !is_stuck) continue;
+    if (status.code() == Code::kLimit) return status;
+    result.damaged = true;
+    return result;
+  }
+  result.whole = true;
+  return result;
 }
 
 }  // namespace
 
 Result<Inflated> Inflate(std::span<const std::byte> deflated, Deflated form,
                          uint64_t most) {
+  if (form == Deflated::kZstd) return InflateZstd(deflated, most);
   Inflated result;
   z_stream stream{};
   if (inflateInit2(&stream, WindowBits(form)) != Z_OK) {

@@ -1,4 +1,4 @@
-// Inflates the beginning of zlib, gzip or zip data.
+// Inflates the beginning of zlib, gzip, zip or zstd data.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace haulway::scan {
 
-enum class Deflated : uint8_t { kRaw, kZlib, kGzip };
+enum class Deflated : uint8_t { kRaw, kZlib, kGzip, kZstd };
 
 struct Inflated {
   std::vector<std::byte> bytes;
@@ -23,7 +23,8 @@ struct Inflated {
 };
 
 // Inflates `deflated` up to `most` bytes of output: every gzip member, every
-// zlib stream. Fails with kLimit if memory cannot be allocated.
+// zlib stream, every zstd frame. Fails with kLimit if memory cannot be
+// allocated.
 Result<Inflated> Inflate(std::span<const std::byte> deflated, Deflated form,
                          uint64_t most);
 

@@ -24,6 +24,7 @@
 
 #include "base/is_of_source.h"
 #include "base/text.h"
+#include "base/zstd.h"
 #include "checkpoint/format_registry.h"
 #include "haulway/format.h"
 #include "haulway/tree.h"
@@ -72,7 +73,6 @@ constexpr Signature kNotLookedInto[] = {
     // joblib checks only two bytes.
     {std::string_view("\x5D\0", 2), "lzma"},
     {"\x04\x22\x4D\x18", "lz4"},
-    {"\x28\xB5\x2F\xFD", "zstd"},
     {"7z\xBC\xAF\x27\x1C", "a 7z archive"},
     {"Rar!\x1A\x07", "a rar archive"},
     {kHdf5, "HDF5"},
@@ -476,6 +476,10 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
   }
   if (text.starts_with(kGzip)) {
     HAULWAY_TRY(Compressed(source, Deflated::kGzip, place));
+    return true;
+  }
+  if (BeginsAsZstdFrame(head)) {
+    HAULWAY_TRY(Compressed(source, Deflated::kZstd, place));
     return true;
   }
   if (IsZlib(text)) {

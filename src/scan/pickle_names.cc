@@ -37,6 +37,11 @@ constexpr Row kData[] = {
     {"torch.distributed.checkpoint.metadata", "TensorStorageMetadata"},
     {"torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"},
     {"torch.distributed.checkpoint.filesystem", "_StorageInfo"},
+    // What Megatron keeps there of its plan of saving.
+    {"torch.distributed.checkpoint.planner", "SavePlan"},
+    {"torch.distributed.checkpoint.planner", "WriteItem"},
+    {"torch.distributed.checkpoint.planner", "WriteItemType"},
+    {"torch.distributed.checkpoint.planner", "TensorWriteData"},
     // The part of a tensor that one of several processes holds. torch's default
     // allows them once torch.distributed.tensor is imported.
     {"torch.distributed.tensor", "DTensor"},
@@ -100,8 +105,10 @@ Care CareOf(std::string_view module, std::string_view name) {
 }
 
 bool IsEnumeration(std::string_view module, std::string_view name) {
-  return module == "torch.distributed.checkpoint.metadata" &&
-         name == "_MEM_FORMAT_ENCODING";
+  return (module == "torch.distributed.checkpoint.metadata" &&
+          name == "_MEM_FORMAT_ENCODING") ||
+         (module == "torch.distributed.checkpoint.planner" &&
+          name == "WriteItemType");
 }
 
 bool PickleNames::Allows(std::string_view module, std::string_view name) const {

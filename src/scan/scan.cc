@@ -136,7 +136,7 @@ Result<std::vector<Found>> FilesBelow(const std::string& folder) {
                                       error);
   if (error) {
     return Status::FromErrno(error.value(),
-                             fmt::format("cannot read {}", Quote(folder)));
+                             fmt::format("cannot read {}", QuotePath(folder)));
   }
   for (const fs::recursive_directory_iterator end; it != end;
        it.increment(error)) {
@@ -169,7 +169,7 @@ Result<std::vector<Found>> FilesBelow(const std::string& folder) {
   }
   if (error) {
     return Status::FromErrno(error.value(),
-                             fmt::format("cannot walk {}", Quote(folder)));
+                             fmt::format("cannot walk {}", QuotePath(folder)));
   }
   std::ranges::sort(found, {}, &Found::path);
   return found;
@@ -194,7 +194,7 @@ Status ScanFolder(const std::string& folder, const SourceOptions& reading,
                                   : ObjectsBelow(folder, reading.remote));
   if (found.empty()) {
     return Status(Code::kNotFound,
-                  fmt::format("no files in folder {}", Quote(folder)));
+                  fmt::format("no files in folder {}", QuotePath(folder)));
   }
   const std::string_view top = path.has_value() ? *path : folder;
   for (const Found& file : found) {

@@ -17,7 +17,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +27,7 @@
 #include "decode/stored_tensor.h"
 #include "pickle/pickle_globals.h"
 #include "tensor/strided.h"
+#include "tensor/tree_walk.h"
 #include "torch/torch_calls.h"
 
 namespace haulway::torch {
@@ -91,51 +91,29 @@ class Checker {
   }
 
   Status Run() {
-    Push(reader_.index().root);
-    while (!pending_.empty()) {
-      const Value value = pending_.back();
-      pending_.pop_back();
-      if (!visited_.insert(value.identity()).second) continue;
-      if (value.is_sequence()) {
-        for (const Value& item : Items(value)) Push(item);
-      } else if (value.is_mapping()) {
-        PushItems(value.mapping());
-        Push(value.mapping().state);
-      } else if (value.is(Kind::kObject)) {
+    walk_.Push(reader_.index().root);
+    Value value;
+    while (walk_.Next(&value)) {
+      if (value.is(Kind::kObject)) {
         HAULWAY_TRY(Visit(value.object()));
+      } else if (!value.is(Kind::kPersistent)) {
+        walk_.PushItems(value);
       }
     }
     return Status();
   }
 
  private:
-  void Push(const Value& value) {
-    if (value.kind() >= Kind::kTuple && !value.is(Kind::kPersistent) &&
-        !value.is(Kind::kGlobal)) {
-      pending_.push_back(value);
-    }
-  }
-  void PushItems(const Mapping& mapping) {
-    for (const MappingItem& item : mapping.items()) {
-      Push(item.key);
-      Push(item.value);
-    }
-  }
-
   Status Visit(const Object& object) {
-    Push(object.state);
+    walk_.Push(object.state);
     // A tensor built from a storage alone, as nearly all are, contains no
     // other.
     if (object.tensor != Object::kNoTensor &&
         KindOfCall(object) != GlobalKind::kRebuildQTensor) {
       return Status();
     }
-    Push(object.args);
-    if (object.extras != nullptr) {
-      for (const Value& item : object.extras->appended.items()) Push(item);
-      PushItems(object.extras->items);
-      Push(object.extras->kwargs);
-    }
+    walk_.Push(object.args);
+    walk_.PushExtras(object);
     return Check(KindOfCall(object), Items(object.args), object.byte);
   }
 
@@ -504,8 +482,7 @@ class Checker {
   const FormatReader& reader_;
   uint64_t most_ = 0;  // Maximum number of bytes to read,
   uint64_t read_ = 0;  // and bytes read so far.
-  std::vector<Value> pending_;
-  std::unordered_set<const void*> visited_;
+  TreeWalk walk_;
 };
 
 }  // namespace

@@ -19,7 +19,7 @@
 namespace haulway {
 namespace {
 
-using ::haulway::testing::Assemble;
+using ::haulway::test::Assemble;
 
 // Returns the pickle that torch.save() writes for two FloatStorages with these
 // keys.

@@ -67,9 +67,10 @@ ArchiveOptions ArchiveOptionsOf(const OpenOptions& options) {
 class ZipCheckpoint : public FormatReader {
  public:
   static Result<std::unique_ptr<const FormatReader>> Open(
-      std::shared_ptr<const zip::Archive> archive, const OpenOptions& options) {
+      std::shared_ptr<const zip::Archive> archive, const OpenOptions& options,
+      bool of_process = false) {
     std::unique_ptr<ZipCheckpoint> reader(
-        new ZipCheckpoint(std::move(archive), options));
+        new ZipCheckpoint(std::move(archive), options, of_process));
     HAULWAY_TRY(reader->ReadIndex());
     return std::unique_ptr<const FormatReader>(std::move(reader));
   }
@@ -90,8 +91,10 @@ class ZipCheckpoint : public FormatReader {
 
  private:
   ZipCheckpoint(std::shared_ptr<const zip::Archive> archive,
-                const OpenOptions& options)
-      : archive_(std::move(archive)), options_(options) {}
+                const OpenOptions& options, bool of_process)
+      : archive_(std::move(archive)),
+        options_(options),
+        of_process_(of_process) {}
 
   bool strict() const { return options_.strictness == Strictness::kStrict; }
 
@@ -176,7 +179,8 @@ class ZipCheckpoint : public FormatReader {
     PickleOptions pickle;
     pickle.limits = options_.limits;
     pickle.globals = &table;
-    pickle.keep_opaque = true;
+    pickle.keep_opaque = !of_process_;
+    if (of_process_) table.AllowProcesses();
     if (const zip::Entry* entry = archive_->FindEntry(kPickle)) {
       pickle.stored_bytes = stored_bytes_ = entry->compressed_size;
     }
@@ -273,7 +277,7 @@ class ZipCheckpoint : public FormatReader {
           }
           return use;
         },
-        &arena_, &index_));
+        &arena_, &index_, of_process_));
     return CheckOverlap();
   }
 
@@ -431,6 +435,7 @@ class ZipCheckpoint : public FormatReader {
 
   const std::shared_ptr<const zip::Archive> archive_;
   const OpenOptions options_;
+  const bool of_process_;
   TreeArena arena_;
   std::vector<Buffer> pickles_;  // The tree's text refers to these.
   CheckpointIndex index_;
@@ -515,8 +520,19 @@ Result<std::unique_ptr<const FormatReader>> OpenZip(
   return ZipCheckpoint::Open(std::move(archive), options);
 }
 
-Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
-                               const VerifyOptions& options) {
+Result<std::unique_ptr<const FormatReader>> OpenOfProcess(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto archive,
+                 zip::Archive::Open(std::move(source),
+                                    ArchiveOptionsOf(options), kPrefetched));
+  return ZipCheckpoint::Open(std::move(archive), options, /*of_process=*/true);
+}
+
+namespace {
+
+Result<VerifyReport> VerifyArchive(
+    const std::shared_ptr<const ByteSource>& source,
+    const VerifyOptions& options, bool of_process) {
   VerifyReport report;
   report.file = source->name();
   report.file_bytes = source->size();
@@ -529,7 +545,7 @@ Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
       options.progress, &report));
   if (!structure_ok) return report;
   // The pickle must agree with the records.
-  const auto reader = ZipCheckpoint::Open(archive, options.open);
+  const auto reader = ZipCheckpoint::Open(archive, options.open, of_process);
   if (reader.ok()) {
     report.format = (*reader)->index().format;
     NameTensors((*reader)->index(), &report);
@@ -541,6 +557,18 @@ Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
     AddFinding(reader.status(), &report.ok, &report);
   }
   return report;
+}
+
+}  // namespace
+
+Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
+                               const VerifyOptions& options) {
+  return VerifyArchive(source, options, /*of_process=*/false);
+}
+
+Result<VerifyReport> VerifyOfProcess(std::shared_ptr<const ByteSource> source,
+                                     const VerifyOptions& options) {
+  return VerifyArchive(source, options, /*of_process=*/true);
 }
 
 }  // namespace haulway::torch

@@ -25,7 +25,15 @@ bool HoldsPickle(const ByteSource& source);
 // a few records.
 Result<std::unique_ptr<const FormatReader>> OpenZip(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+// The same for a file that one process of a training wrote. Its classes are
+// data, and its DTensors and ShardedTensors must be understood. Fails with
+// kUnsafe for anything that only code could make.
+Result<std::unique_ptr<const FormatReader>> OpenOfProcess(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
                                const VerifyOptions& options);
+// The same for what OpenOfProcess() opens.
+Result<VerifyReport> VerifyOfProcess(std::shared_ptr<const ByteSource> source,
+                                     const VerifyOptions& options);
 
 }  // namespace haulway::torch

@@ -20,6 +20,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/checked.h"
@@ -29,6 +30,8 @@
 #include "pickle/pickle_vm.h"
 #include "tensor/strided.h"
 #include "torch/corrupt_at.h"
+#include "torch/shardings.h"
+#include "torch/tensor_paths.h"
 #include "torch/torch_calls.h"
 
 namespace haulway::torch {
@@ -79,76 +82,19 @@ bool IsFlagSet(const Value& metadata, std::string_view name) {
   return flag != nullptr && flag->is(Kind::kBool) && flag->boolean();
 }
 
-// Joins paths. In the escaped form, components that contain a dot are escaped,
-// so that different paths have different names. In the plain form, dots in keys
-// are not escaped.
-class Paths {
- public:
-  // When `arena` exceeds `most_bytes`, Child() returns the parent's path and
-  // sets `*cut`.
-  Paths(TreeArena* arena, uint64_t most_bytes, bool escaped, bool* joined,
-        bool* cut)
-      : arena_(*arena),
-        most_bytes_(most_bytes),
-        escaped_(escaped),
-        joined_(*joined),
-        cut_(*cut) {}
-
-  std::string_view Child(std::string_view parent, const Value& key) const {
-    if (parent.empty() && key.is(Kind::kString) && IsPlain(key.text())) {
-      return key.text();
-    }
-    return Join(parent, NamePart(key, escaped_));
-  }
-  std::string_view Child(std::string_view parent, uint64_t index) const {
-    return Join(parent, fmt::format("{}", index));
-  }
-  // Returns the path of a part of a tensor that the format names, or of an
-  // attribute.
-  std::string_view Part(std::string_view parent, std::string_view name) const {
-    return Join(parent,
-                escaped_ ? fmt::format("\\{}", name) : std::string(name));
-  }
-
- private:
-  static bool IsPlainByte(char c) { return c >= 0x20 && c < 0x7F && c != '\\'; }
-  bool IsPlain(std::string_view text) const {
-    for (const char c : text) {
-      if (!IsPlainByte(c) || (escaped_ && c == '.')) return false;
-    }
-    return !text.empty();
-  }
-  std::string_view Join(std::string_view parent,
-                        std::string_view component) const {
-    joined_ = true;
-    if (parent.size() + component.size() > most_bytes_ ||
-        arena_.allocated_bytes() >
-            most_bytes_ - (parent.size() + component.size())) {
-      cut_ = true;
-      return parent;
-    }
-    if (parent.empty()) return arena_.Copy(component);
-    return arena_.Copy(fmt::format("{}.{}", parent, component));
-  }
-
-  TreeArena& arena_;
-  const uint64_t most_bytes_;
-  const bool escaped_;
-  bool& joined_;  // Set once a path is not just a string key.
-  bool& cut_;
-};
-
 class Resolver {
  public:
   Resolver(const ParseLimits& limits, const TreeBudget& most,
            const StorageResolver& resolve, TreeArena* arena,
-           CheckpointIndex* index)
+           CheckpointIndex* index, bool of_process)
       : limits_(limits),
         most_(most),
         most_bytes_(MostBytes(most, *arena)),
         resolve_(resolve),
         arena_(*arena),
-        index_(*index) {}
+        index_(*index),
+        of_process_(of_process),
+        shardings_(limits, index) {}
 
   Status Run() {
     HAULWAY_ASSIGN(index_.entries, Name(/*escaped=*/false));
@@ -340,6 +286,10 @@ class Resolver {
     if (IsRebuild(kind)) {
       const size_t mark = Mark();
       HAULWAY_TRY(VisitCall(kind, object.args, &object.tensor, object, path));
+      if (of_process_ && object.tensor == kNoTensor) {
+        const auto made = wrapped_.find(&object);
+        if (made != wrapped_.end()) object.tensor = made->second;
+      }
       PushState(object.state, path);
       InOrder(mark);
       return Status();
@@ -422,8 +372,78 @@ class Resolver {
                        object.byte);
     }
     auto [at, is_new] = wrapped_.try_emplace(&object, kNoTensor);
+    if (inner == GlobalKind::kRebuildWrapperSubclass &&
+        IsSharded(arguments[1])) {
+      Status status = VisitSharded(arguments, &at->second, object, path);
+      if (status.ok()) return status;
+      if (of_process_ || status.code() == Code::kLimit) {
+        return std::move(status).In(fmt::format("tensor {}", Quote(path)));
+      }
+    }
     HAULWAY_TRY(VisitCall(inner, arguments[2], &at->second, object, path));
     PushState(arguments[3], path);
+    return Status();
+  }
+
+  // Visits what one process holds of a tensor of several.
+  Status VisitSharded(const Arguments& arguments, uint32_t* slot,
+                      const Object& object, std::string_view path) {
+    const auto row_of = [&](const Value& value) -> Result<uint32_t> {
+      const GlobalKind kind = value.is(Kind::kObject)
+                                  ? KindFor(value.object().callable)
+                                  : GlobalKind::kUnknown;
+      if (!IsOneTensor(kind) || kind == GlobalKind::kRebuildQTensor ||
+          kind == GlobalKind::kRebuildWrapperSubclass) {
+        return Status(Code::kUnsupported,
+                      "a part is no plain tensor: expected one")
+            .At(object.byte);
+      }
+      Object& inner = value.object();
+      HAULWAY_TRY(CheckCall(kind, Arguments(inner.args).items(), inner.byte));
+      HAULWAY_TRY(Make(kind, inner.args, &inner.tensor, inner, path));
+      return inner.tensor;
+    };
+    if (*slot == kNoTensor) {
+      const Arguments args(arguments[2]);
+      uint32_t local = kNoTensor;
+      HAULWAY_TRY(CheckCall(GlobalKind::kRebuildWrapperSubclass, args.items(),
+                            object.byte));
+      HAULWAY_ASSIGN(Sharding sharding,
+                     shardings_.Read(args.items(), arguments[3], row_of,
+                                     object.byte, &local));
+      if (sharding.local.size() == 1) local = sharding.local[0].tensor;
+      TensorInfo tensor;
+      if (local == kNoTensor) {
+        tensor.kind = TensorKind::kMeta;
+        tensor.dtype = sharding.dtype;
+        HAULWAY_TRY(NoElements(sharding.shape.size(), &tensor));
+      } else {
+        tensor = index_.tensors[local];
+      }
+      HAULWAY_TRY(SetGradients(args[7], object.byte, &tensor));
+      tensor.sharding = static_cast<uint32_t>(index_.shardings.size());
+      index_.shardings.push_back(std::move(sharding));
+      HAULWAY_ASSIGN(*slot, AddTensor(tensor));
+    }
+    AddEntry(path, *slot);
+    // The rest of the state is visited, but not named.
+    const bool was_inner = std::exchange(is_inner_, true);
+    PushState(arguments[3], path);
+    is_inner_ = was_inner;
+    return Status();
+  }
+
+  // Gives a tensor the shape [0, ...].
+  Status NoElements(size_t rank, TensorInfo* tensor) {
+    if (rank == 0) {
+      return Status(Code::kCorrupt, "a tensor of no dimensions has no part");
+    }
+    auto* numbers =
+        static_cast<int64_t*>(arena_.Allocate(2 * rank * sizeof(int64_t)));
+    std::fill_n(numbers, rank, 0);
+    std::fill_n(numbers + rank, rank, 1);
+    tensor->shape = {numbers, rank};
+    tensor->strides = {numbers + rank, rank};
     return Status();
   }
 
@@ -696,6 +716,8 @@ class Resolver {
   const StorageResolver& resolve_;
   TreeArena& arena_;
   CheckpointIndex& index_;
+  const bool of_process_;
+  ShardingReader shardings_;
 
   bool joined_ = false;
   bool cut_ = false;
@@ -742,8 +764,8 @@ std::string NamePart(const Value& key, bool escaped) {
 
 Status ResolveTensors(const ParseLimits& limits, const TreeBudget& most,
                       const StorageResolver& resolve, TreeArena* arena,
-                      CheckpointIndex* index) {
-  return Resolver(limits, most, resolve, arena, index).Run();
+                      CheckpointIndex* index, bool of_process) {
+  return Resolver(limits, most, resolve, arena, index, of_process).Run();
 }
 
 }  // namespace haulway::torch

@@ -37,8 +37,12 @@ std::string NamePart(const Value& key, bool escaped);
 // tensor by its path. Sets Object::tensor. Names are allocated in `arena`.
 // Fails with kCorrupt, or with kLimit for too many tensors or dimensions, or if
 // it needs more memory than `most` and an allowance.
+//
+// A DTensor or a ShardedTensor becomes the row that its process holds, with a
+// sharding, and its mesh gets no names. `of_process`: the file must be
+// understood so, and every call that makes a tensor gets Object::tensor.
 Status ResolveTensors(const ParseLimits& limits, const TreeBudget& most,
                       const StorageResolver& resolve, TreeArena* arena,
-                      CheckpointIndex* index);
+                      CheckpointIndex* index, bool of_process = false);
 
 }  // namespace haulway::torch

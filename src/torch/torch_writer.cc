@@ -235,10 +235,16 @@ Result<std::unique_ptr<const Layout>> LayOutCheckpoint(
       .texts = {std::move(pickle), "1", std::to_string(options.alignment),
                 little ? "little" : "big", "3\n"},
       .owners = {}};
-  held.owners.reserve(storages.size());
+  // Most sources are those of many storages.
+  const auto keep = [&](const std::shared_ptr<const void>& owner) {
+    if (owner == nullptr) return;
+    if (held.owners.empty() || held.owners.back() != owner) {
+      held.owners.push_back(owner);
+    }
+  };
   for (const BytesToWrite& storage : storages) {
-    if (storage.source != nullptr) held.owners.push_back(storage.source);
-    if (storage.owner != nullptr) held.owners.push_back(storage.owner);
+    keep(storage.source);
+    keep(storage.owner);
   }
   auto layout = std::make_unique<LayoutWith<Records>>(std::move(held));
   const std::vector<std::string>& texts = layout->held().texts;

@@ -4,7 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/cursor.h"
 #include "base/digest.h"
@@ -153,24 +156,31 @@ class ArchiveLayout : public Layout {
   uint64_t size_ = 0;
 };
 
-}  // namespace
-
-Result<std::unique_ptr<const Layout>> LayOutArchive(
-    std::vector<ArchiveRecord> records, const ArchiveWriterOptions& options) {
-  HAULWAY_TRY(zip::CheckAlignment(options.alignment));
+// Fails with kInvalidArgument for a name that is not allowed or occurs twice.
+Status CheckNames(std::span<const ArchiveRecord> records,
+                  std::string_view folder) {
   NameIndex names;
   const auto name_of = [&](uint32_t i) -> std::string_view {
     return records[i].name;
   };
   for (uint32_t i = 0; i < records.size(); ++i) {
     const std::string& name = records[i].name;
-    HAULWAY_TRY(zip::CheckName(name, options.archive_name));
+    HAULWAY_TRY(zip::CheckName(name, folder));
     if (name == zip::kIdRecord ||
         names.Add(name, i, name_of) != NameIndex::kNone) {
       return Status(Code::kInvalidArgument,
                     fmt::format("record {} is written twice", Quote(name)));
     }
   }
+  return Status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const Layout>> LayOutArchive(
+    std::vector<ArchiveRecord> records, const ArchiveWriterOptions& options) {
+  HAULWAY_TRY(zip::CheckAlignment(options.alignment));
+  HAULWAY_TRY(CheckNames(records, options.archive_name));
   return std::unique_ptr<const Layout>(
       std::make_unique<const ArchiveLayout>(std::move(records), options));
 }

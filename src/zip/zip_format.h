@@ -67,7 +67,7 @@ void EncodeEndRecords(const EndRecords& end,
                       ByteEncoder* out);
 
 struct Entry {
-  std::string_view name;  // A view of the directory's bytes.
+  std::string_view name;
   uint64_t header_offset = 0;
   uint64_t compressed_size = 0;
   uint64_t size = 0;

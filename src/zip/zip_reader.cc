@@ -103,6 +103,21 @@ Status ZipReader::ReadDirectory(NameRule names) {
   }
   HAULWAY_ASSIGN(entries_,
                  ParseDirectory(directory_.bytes(), end_, strictness_, names));
+  return KeepNames();
+}
+
+// Replaces the directory by the names in it, which are a part of it.
+Status ZipReader::KeepNames() {
+  uint64_t bytes = 1;
+  for (const Entry& entry : entries_) bytes += entry.name.size();
+  HAULWAY_ASSIGN(Buffer names, AllocateBuffer(bytes));
+  char* next = reinterpret_cast<char*>(names.mutable_bytes().data());
+  for (Entry& entry : entries_) {
+    const size_t length = entry.name.copy(next, entry.name.size());
+    entry.name = {next, length};
+    next += length;
+  }
+  directory_ = std::move(names);
   return Status();
 }
 

@@ -96,6 +96,7 @@ class ZipReader {
   Status CheckInflation(const Entry& entry, uint64_t ratio,
                         std::string_view cap) const;
   Status ReadDirectory(NameRule names);
+  Status KeepNames();
   Status IndexNames(NameRule rule);
   Status CheckPositions();
   // Returns the lengths of local headers, in the order of by_offset_.
@@ -107,7 +108,7 @@ class ZipReader {
   const Strictness strictness_;
   const ParseLimits limits_;
   EndRecords end_;
-  Buffer directory_;
+  Buffer directory_;  // The names only, once it is parsed.
   std::vector<Entry> entries_;
   std::vector<uint32_t> by_offset_;  // Entries sorted by header_offset.
   NameIndex names_;

@@ -25,16 +25,12 @@ std::vector<ZipRecord> Records() {
           {"a/data/1", "four"}};
 }
 
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
-}
-
 // Opens the archive, locates every payload and reads it. Returns the first
 // failure.
 Status ReadAll(const std::string& bytes, Strictness strictness,
                std::vector<std::string>* payloads = nullptr) {
-  HAULWAY_ASSIGN(const auto zip,
-                 ZipReader::Open(InMemory(bytes), strictness, ParseLimits()));
+  HAULWAY_ASSIGN(const auto zip, ZipReader::Open(test::InMemory(bytes),
+                                                 strictness, ParseLimits()));
   if (strictness == Strictness::kLenient || !zip->ComputeOffsets(64)) {
     HAULWAY_TRY(zip->ResolveOffsets());
   }
@@ -68,7 +64,7 @@ TEST(ZipReader, ReadsTorchsZipsAndThoseOfOrdinaryTools) {
 
 TEST(ZipReader, ComputesOffsetsOfTorchsZipsAndOfNoOthers) {
   const auto computed = [](const BuiltZip& zip, uint64_t alignment) {
-    const auto reader = ZipReader::Open(InMemory(zip.bytes),
+    const auto reader = ZipReader::Open(test::InMemory(zip.bytes),
                                         Strictness::kStrict, ParseLimits());
     EXPECT_TRUE(reader.ok()) << reader.status().message();
     return (*reader)->ComputeOffsets(alignment);
@@ -288,8 +284,8 @@ TEST(ZipReader, DirectoryFarFromTheEndIsReadOnItsOwn) {
 
 TEST(ZipReader, LenientTakesTheLastOfEqualNamesInAnyCase) {
   const BuiltZip zip = BuildZip({{"a/x", "first"}, {"a/x", "last"}});
-  const auto reader =
-      ZipReader::Open(InMemory(zip.bytes), Strictness::kLenient, ParseLimits());
+  const auto reader = ZipReader::Open(test::InMemory(zip.bytes),
+                                      Strictness::kLenient, ParseLimits());
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ((*reader)->Find("a/x"), 1u);
   EXPECT_EQ((*reader)->Find("a/X"), NameIndex::kNone);
@@ -326,7 +322,8 @@ TEST(ZipReader, ManyEntriesOfOneHeaderTakeNoMoreMemoryThanTheFile) {
   for (const auto& record : zip.records) {
     Put(&zip.bytes, record.entry + 42, 0, 4);
   }
-  const auto source = std::make_shared<SummingSource>(InMemory(zip.bytes));
+  const auto source =
+      std::make_shared<SummingSource>(test::InMemory(zip.bytes));
   const auto reader =
       ZipReader::Open(source, Strictness::kLenient, ParseLimits());
   ASSERT_TRUE(reader.ok()) << reader.status().message();

@@ -14,7 +14,7 @@
 namespace haulway::zip {
 namespace {
 
-using ::haulway::testing::Assemble;
+using ::haulway::test::Assemble;
 using ::testing::HasSubstr;
 
 std::span<const std::byte> Bytes(std::string_view text) {
