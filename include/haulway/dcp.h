@@ -15,7 +15,9 @@
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
 #include "haulway/format.h"
+#include "haulway/layout.h"
 #include "haulway/options.h"
+#include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
@@ -27,11 +29,14 @@ namespace dcp {
 inline constexpr uint32_t kNoFile = 0xFFFFFFFF;
 
 // A range of a data file that is one archive of torch.save, of a chunk or an
-// object.
+// object; or what the extensions of the writer made of the archive.
 struct StoredItem {
   uint32_t file = kNoFile;  // Row of Metadata::files; kNoFile: none is named.
   uint64_t offset = 0;
   uint64_t length = 0;
+  // Descriptors of the extensions, e.g. "stream.zstd/1", in the order in which
+  // a reader undoes them. Empty for an archive as it is.
+  std::span<const std::string_view> transforms = {};
 };
 
 // A rectangle of a tensor, which is stored on its own. Offsets and sizes are in
@@ -98,6 +103,7 @@ struct Metadata {
   std::optional<StorageMeta> storage_meta;
   Value planner_data;      // As it is in the pickle; None if there is none.
   bool has_paths = false;  // Whether an entry has a path.
+  bool has_plans = false;  // Whether Megatron kept its plans of saving.
   // Whether items are archives of torch.save; else each is a chunk's data.
   bool has_archives = true;
   // Whether the files state the shapes of tensors. Otherwise a tensor ends
@@ -128,9 +134,26 @@ struct MetadataFile {
 //
 // Fails with kUnsafe for a name that is not one of the format's, kCorrupt for
 // parts that contradict each other, kUnsupported for chunks that were written
-// through an extension; and as reading does.
+// through an extension other than zstd; and as reading does.
 HAULWAY_EXPORT Result<std::unique_ptr<const dcp::MetadataFile>> ReadDcpMetadata(
     const ByteSource& source, const OpenOptions& options = {});
+
+// Reads an object that extensions transformed, as it was before: an archive of
+// torch.save. Fails with kUnsupported for another extension than zstd, kCorrupt
+// or kTruncated for damaged frames, kLimit if the object becomes much larger
+// than it is stored; and as reading does.
+HAULWAY_EXPORT Result<Buffer> ReadTransformed(
+    std::shared_ptr<const ByteSource> file, const dcp::StoredItem& item,
+    const ParseLimits& limits = {});
+
+// Writes a data file: items one after another, each compressed as one zstd
+// frame, as torch's extension ZStandard does. Commits the sink. Compresses on
+// several threads; memory is that of a few compressed items. Returns where each
+// item is. Requires: layouts digest by CRC-32 or not at all. Fails as writing
+// does.
+HAULWAY_EXPORT Result<std::vector<ByteRange>> WriteCompressed(
+    std::span<const std::unique_ptr<const Layout>> items, ByteSink& sink,
+    const WriteOptions& options = {});
 
 // One chunk, and where its elements lie, row-major, in a file.
 struct StoredChunk {
@@ -146,7 +169,7 @@ struct StoredChunk {
 // elements are left out. Reads the heads of those that were not read yet. The
 // views live as long as the reader. Fails with kInvalidArgument for a
 // checkpoint of another format, with kUnsupported for a chunk in another order
-// of elements, else as reading does.
+// of elements or one that an extension transformed, else as reading does.
 HAULWAY_EXPORT Result<std::vector<StoredChunk>> ListChunks(
     const FormatReader& reader);
 

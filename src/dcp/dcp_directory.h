@@ -98,10 +98,13 @@ class DirectoryReader final : public FormatReader {
   Result<Metadata> ReadOne(const ByteSource& file);
   Status CheckFiles() const;
   Status OpenExtra();
+  Status ReadMegatron();
   Status AddTensors();
+  bool IsLayer(uint32_t tensor) const;
   Status AddObject(OpenedObject* object);
   Status BuildRoot();
   Status CheckChunks(uint32_t tensor) const;
+  bool IsTransformed(const StoredTensor& tensor) const;
   std::optional<InObject> ObjectOf(uint32_t storage) const;
 
   const std::shared_ptr<const ByteSource> beside_;
@@ -111,6 +114,7 @@ class DirectoryReader final : public FormatReader {
   // Owners of the memory that the facts refer to.
   std::vector<std::unique_ptr<const MetadataFile>> files_read_;
   Metadata metadata_;
+  std::vector<bool> is_layer_;  // By tensor, if layers were split.
   std::optional<DataFiles> files_;
   std::shared_ptr<ChunkSource> chunks_;
   std::shared_ptr<const ByteSource> source_;  // The same object as chunks_.

@@ -338,6 +338,11 @@ class Encoder {
     out_.Number(static_cast<int64_t>(item.offset));
     out_.Text("length");
     out_.Number(static_cast<int64_t>(item.length));
+    if (!item.transforms.empty()) {
+      out_.Text("transform_descriptors");
+      out_.List(item.transforms.size(),
+                [&](size_t i) { out_.Text(item.transforms[i]); });
+    }
     out_.EndFields();
   }
 

@@ -22,6 +22,7 @@
 #include "base/checked.h"
 #include "base/name_index.h"
 #include "base/text.h"
+#include "dcp/dcp_item.h"
 #include "pickle/pickle_vm.h"
 
 namespace haulway::dcp {
@@ -29,6 +30,9 @@ namespace haulway::dcp {
 namespace {
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kPlanner = "torch.distributed.checkpoint.planner";
+constexpr std::string_view kMegatron =
+    "megatron.core.dist_checkpointing.strategies.torch";
 
 // The format's names.
 enum class Name : uint8_t {
@@ -46,6 +50,7 @@ enum class Name : uint8_t {
   kGetAttribute,
   kPath,
   kDType,
+  kPlan,   // What Megatron keeps of its plan of saving; not read.
   kOther,  // A name that the caller allowed.
 };
 
@@ -66,6 +71,12 @@ constexpr NameRow kNames[] = {
     {kModule, "_MEM_FORMAT_ENCODING", Name::kMemoryFormat},
     {"torch.distributed.checkpoint.filesystem", "_StorageInfo",
      Name::kStorageInfo},
+    {kPlanner, "SavePlan", Name::kPlan},
+    {kPlanner, "WriteItem", Name::kPlan},
+    {kPlanner, "WriteItemType", Name::kPlan},
+    {kPlanner, "TensorWriteData", Name::kPlan},
+    {kMegatron, "MCoreMetadata", Name::kMetadata},
+    {kMegatron, "MCoreSavePlan", Name::kPlan},
     {"torch", "Size", Name::kSize},
     {"torch.serialization", "_get_layout", Name::kGetLayout},
     // Python 3.11 pickles an enumeration member as getattr(CLASS, NAME).
@@ -137,6 +148,7 @@ class Walker {
     HAULWAY_TRY(CheckStored());
     HAULWAY_TRY(ReadPaths(fields->Find("planner_data")));
     ReadStorageMeta(fields->Find("storage_meta"));
+    metadata_.has_plans = fields->Find("all_local_plans") != nullptr;
     const Value* version = fields->Find("version");
     if (version != nullptr && version->is(Kind::kString)) {
       metadata_.version = version->text();
@@ -515,31 +527,35 @@ class Walker {
         !length->is(Kind::kInt) || length->integer() <= 0) {
       return Not(&value, "value of storage_data");
     }
-    const Value* extensions = fields->Find("transform_descriptors");
-    if (extensions != nullptr && !extensions->is(Kind::kNone)) {
-      HAULWAY_TRY(CheckExtensions(*extensions, value));
-    }
     StoredItem item;
+    const Value* transforms = fields->Find("transform_descriptors");
+    if (transforms != nullptr && !transforms->is(Kind::kNone)) {
+      HAULWAY_ASSIGN(item.transforms, ReadTransforms(*transforms, value));
+    }
     item.offset = static_cast<uint64_t>(offset->integer());
     item.length = static_cast<uint64_t>(length->integer());
     HAULWAY_ASSIGN(item.file, FileOf(path->text(), value.object().byte));
     return item;
   }
 
-  static Status CheckExtensions(const Value& extensions, const Value& info) {
-    std::string names;
-    if (!extensions.is_sequence()) return Not(&info, "transform_descriptors");
-    for (const Value& name : extensions.sequence().items()) {
+  // Reads the names of extensions. All items mostly have the same ones.
+  Result<std::span<const std::string_view>> ReadTransforms(
+      const Value& transforms, const Value& info) {
+    if (!transforms.is_sequence()) return Not(&info, "transform_descriptors");
+    const auto items = transforms.sequence().items();
+    for (const Value& name : items) {
       if (!name.is(Kind::kString)) return Not(&info, "transform_descriptors");
-      names +=
-          fmt::format("{}{}", names.empty() ? "" : ", ", Quote(name.text()));
     }
-    if (names.empty()) return Status();
-    return Status(Code::kUnsupported,
-                  fmt::format("chunks were written through {}: expected no "
-                              "extension",
-                              names))
-        .At(info.object().byte);
+    if (std::ranges::equal(items, transforms_, {}, &Value::text)) {
+      return transforms_;
+    }
+    auto* const names = static_cast<std::string_view*>(
+        arena_.Allocate(items.size() * sizeof(std::string_view)));
+    std::ranges::transform(items, names, &Value::text);
+    transforms_ = {names, items.size()};
+    Status status = CheckTransforms(transforms_);
+    if (!status.ok()) return std::move(status).At(info.object().byte);
+    return transforms_;
   }
 
   Result<uint32_t> FileOf(std::string_view path, uint64_t byte) {
@@ -655,6 +671,8 @@ class Walker {
   NameIndex files_;
   uint32_t last_file_ = kNoFile;
   uint64_t most_searched_ = 0;
+  std::span<const std::string_view>
+      transforms_;  // Those that the last item had.
   Metadata metadata_;
 };
 
@@ -666,9 +684,12 @@ bool IsMetadata(std::span<const std::byte> head) {
   // Look for PROTO, a FRAME with its length, and a string that names the class.
   // The class name is in a string after the module, or in a separate line.
   if (!text.starts_with('\x80')) return false;
-  const size_t module = text.substr(0, 96).find(kModule);
-  if (module == text.npos) return false;
-  return text.substr(module + kModule.size(), 16).find("Metadata") != text.npos;
+  for (const std::string_view name : {kModule, kMegatron}) {
+    const size_t module = text.substr(0, 96).find(name);
+    if (module == text.npos) continue;
+    return text.substr(module + name.size(), 24).find("Metadata") != text.npos;
+  }
+  return false;
 }
 
 Result<Metadata> ParseMetadata(std::span<const std::byte> bytes,
@@ -707,6 +728,12 @@ Result<std::unique_ptr<MetadataFile>> ReadMetadata(const ByteSource& source,
   HAULWAY_ASSIGN(file->metadata,
                  ParseMetadata(file->bytes.bytes(), options, &file->arena));
   return file;
+}
+
+bool HasTransforms(const Metadata& metadata) {
+  return std::ranges::any_of(metadata.chunks, [](const Chunk& chunk) {
+    return !chunk.item.transforms.empty();
+  });
 }
 
 std::string PlaceOf(const Chunk& chunk) {

@@ -39,8 +39,9 @@ bool IsMetadata(std::span<const std::byte> head);
 //   kUnsafe       for a name that is not in the format, or a misuse of one,
 //   kCorrupt      if the pickle does not have the format, a path leads out of
 //                 the directory, or a chunk is not stored,
-//   kUnsupported  for chunks that an extension transformed, which the message
-//                 names, and for element types that Haulway lacks,
+//   kUnsupported  for chunks that an extension transformed other than zstd,
+//                 which the message names, and for element types that Haulway
+//                 lacks,
 //   kLimit, kTruncated as ParsePickle().
 Result<Metadata> ParseMetadata(std::span<const std::byte> bytes,
                                const OpenOptions& options, TreeArena* arena);
@@ -63,6 +64,9 @@ std::string EncodeMetadata(const Metadata& metadata);
 // and that no two items share bytes of a file. Fails with kCorrupt, naming
 // tensor and chunk, and with kLimit if there are too many chunks to compare.
 Status CheckLayout(const Metadata& metadata);
+
+// Returns whether extensions transformed the data of a chunk.
+bool HasTransforms(const Metadata& metadata);
 
 // Returns "chunk [3, 0]+[3, 6]", for messages.
 std::string PlaceOf(const Chunk& chunk);

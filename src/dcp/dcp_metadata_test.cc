@@ -1,5 +1,6 @@
 #include "dcp/dcp_metadata.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -163,10 +164,18 @@ TEST(DcpMetadata, RefusesPathsThatLeadOut) {
 }
 
 TEST(DcpMetadata, NamesTheExtension) {
-  const Status status = Refusal({.info = Text("transform_descriptors") + "](" +
-                                         Text("stream.zstd/1") + "e"});
-  EXPECT_EQ(status.code(), Code::kUnsupported);
-  EXPECT_THAT(status.message(), HasSubstr("'stream.zstd/1'"));
+  const auto refusal = [](const std::string& name) {
+    return Refusal(
+        {.info = Text("transform_descriptors") + "](" + Text(name) + "e"});
+  };
+  for (const char* name : {"stream.lz4/1", "stream.zstd/2", "stream.zstd",
+                           "stream.zstd/", "stream.zstd@here/1", ""}) {
+    const Status status = refusal(name);
+    EXPECT_EQ(status.code(), Code::kUnsupported) << name;
+    EXPECT_THAT(status.message(), HasSubstr(fmt::format("'{}'", name)));
+  }
+  EXPECT_TRUE(refusal("stream.zstd/1").ok());
+  EXPECT_TRUE(refusal("stream.zstd/1.7").ok());
 }
 
 TEST(DcpMetadata, IsTheSameOnceItIsWrittenAgain) {

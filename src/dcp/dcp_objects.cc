@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "dcp/dcp_item.h"
+#include "tensor/tree_walk.h"
 #include "torch/torch_reader.h"
 
 namespace haulway::dcp {
@@ -50,37 +51,20 @@ class RowShift {
       : first_tensor_(first_tensor), first_storage_(first_storage) {}
 
   void Run(const Value& root) {
-    Push(root);
-    while (!pending_.empty()) {
-      const Value value = pending_.back();
-      pending_.pop_back();
-      if (!seen_.insert(value.identity()).second) continue;
+    walk_.Push(root);
+    Value value;
+    while (walk_.Next(&value)) {
       if (value.is(Kind::kPersistent)) {
         Shift(value.sequence());
-      } else if (value.is_sequence()) {
-        for (const Value& item : value.sequence().items()) Push(item);
-      } else if (value.is_mapping()) {
-        Push(value.mapping());
       } else if (value.is(Kind::kObject)) {
         Visit(value.object());
+      } else {
+        walk_.PushItems(value);
       }
     }
   }
 
  private:
-  void Push(const Value& value) {
-    if (value.kind() >= Kind::kTuple && !value.is(Kind::kGlobal)) {
-      pending_.push_back(value);
-    }
-  }
-  void Push(const Mapping& mapping) {
-    for (const MappingItem& item : mapping.items()) {
-      Push(item.key);
-      Push(item.value);
-    }
-    Push(mapping.state);
-  }
-
   // A resolved persistent id has its storage's row as its second item.
   void Shift(Sequence& id) const {
     if (id.size != 2) return;
@@ -89,29 +73,60 @@ class RowShift {
 
   void Visit(Object& object) {
     if (object.tensor != Object::kNoTensor) object.tensor += first_tensor_;
-    Push(object.called);
-    Push(object.args);
-    Push(object.state);
-    if (object.extras == nullptr) return;
-    Push(object.extras->kwargs);
-    for (const Value& item : object.extras->appended.items()) Push(item);
-    Push(object.extras->items);
+    walk_.Push(object.called);
+    walk_.Push(object.args);
+    walk_.Push(object.state);
+    walk_.PushExtras(object);
   }
 
   const uint32_t first_tensor_;
   const uint32_t first_storage_;
-  std::vector<Value> pending_;
-  std::unordered_set<const void*> seen_;
+  TreeWalk walk_;
 };
+
+// Replaces the object's item by a file of its decoded bytes. `stored` has its
+// stored bytes, or is empty.
+Result<SourcePtr> Decode(DataFiles* files, Buffer stored,
+                         const ParseLimits& limits, StoredItem* item) {
+  const std::string_view name = files->name(item->file);
+  StoredItem from = *item;
+  SourcePtr file;
+  if (stored.size() != 0) {
+    file = MakeBufferSource(std::move(stored), std::string(name));
+    from.offset = 0;
+  } else {
+    HAULWAY_ASSIGN(file, files->Open(item->file));
+  }
+  HAULWAY_ASSIGN(SourcePtr decoded,
+                 DecodeItem(std::move(file), from, MostOfObject(from, limits),
+                            std::string(name)));
+  *item = {files->Add(name, decoded), 0, decoded->size()};
+  return decoded;
+}
+
+// Returns the bytes of an object, decoded if extensions transformed it.
+// `stored` has its stored bytes, or is empty.
+Result<SourcePtr> SourceOf(DataFiles* files, Buffer stored,
+                           const ParseLimits& limits, StoredItem* item) {
+  if (!item->transforms.empty()) {
+    return Decode(files, std::move(stored), limits, item);
+  }
+  if (stored.size() != 0) {
+    return MakeBufferSource(std::move(stored),
+                            std::string(files->name(item->file)));
+  }
+  HAULWAY_ASSIGN(const SourcePtr file, files->Open(item->file));
+  return MakeSliceSource(file, item->offset, item->length);
+}
 
 }  // namespace
 
-Result<std::vector<OpenedObject>> OpenObjects(const Metadata& metadata,
-                                              const DataFiles& files,
-                                              const OpenOptions& options) {
+Result<std::vector<OpenedObject>> OpenObjects(DataFiles* files,
+                                              const OpenOptions& options,
+                                              Metadata* metadata) {
   // Objects are read whole, so check that each ends within its file.
-  for (const StoredObject& object : metadata.objects) {
-    HAULWAY_ASSIGN(const SourcePtr file, files.Open(object.item.file));
+  for (const StoredObject& object : metadata->objects) {
+    HAULWAY_ASSIGN(const SourcePtr file, files->Open(object.item.file));
     if (RangeFits(object.item.offset, object.item.length, file->size())) {
       continue;
     }
@@ -120,23 +135,23 @@ Result<std::vector<OpenedObject>> OpenObjects(const Metadata& metadata,
                               object.item.length, file->size()))
         .At(object.item.offset)
         .In(Quote(object.name))
-        .In(fmt::format("data file {}", Quote(files.name(object.item.file))));
+        .In(fmt::format("data file {}", Quote(files->name(object.item.file))));
   }
-  HAULWAY_ASSIGN(std::vector<Buffer> bytes, ReadSmall(metadata, files));
+  HAULWAY_ASSIGN(std::vector<Buffer> bytes, ReadSmall(*metadata, *files));
   std::vector<OpenedObject> opened;
   opened.reserve(bytes.size());
   for (size_t i = 0; i < bytes.size(); ++i) {
-    const StoredObject& object = metadata.objects[i];
-    const std::string file_name(files.name(object.item.file));
-    SourcePtr source;
-    if (bytes[i].size() != 0) {
-      source = MakeBufferSource(std::move(bytes[i]), file_name);
-    } else {
-      HAULWAY_ASSIGN(const SourcePtr file, files.Open(object.item.file));
-      HAULWAY_ASSIGN(source, MakeSliceSource(file, object.item.offset,
-                                             object.item.length));
+    StoredObject& object = metadata->objects[i];
+    const std::string file_name(files->name(object.item.file));
+    auto source =
+        SourceOf(files, std::move(bytes[i]), options.limits, &object.item);
+    if (!source.ok()) {
+      return std::move(source)
+          .status()
+          .In(Quote(object.name))
+          .In(fmt::format("data file {}", Quote(file_name)));
     }
-    auto reader = torch::OpenZip(std::move(source), options);
+    auto reader = torch::OpenZip(*std::move(source), options);
     if (!reader.ok()) {
       return std::move(reader)
           .status()

@@ -27,11 +27,13 @@ struct OpenedObject {
 
 // Opens the objects of a directory. Small ones are read with one call per file.
 // Their pickles are parsed as data; if only code could create an object, its
-// index's object_status says so. Fails as reading and torch's reader do, naming
-// the object and its file.
-Result<std::vector<OpenedObject>> OpenObjects(const Metadata& metadata,
-                                              const DataFiles& files,
-                                              const OpenOptions& options);
+// index's object_status says so. An object that extensions transformed gets a
+// file of its own in `files`, of its decoded bytes, and its item in `metadata`
+// is that file. Fails as reading, ItemDecoder and torch's reader do, naming the
+// object and its file.
+Result<std::vector<OpenedObject>> OpenObjects(DataFiles* files,
+                                              const OpenOptions& options,
+                                              Metadata* metadata);
 
 // Adjusts the rows of tensors and storages in the object to an index in which
 // its own begin at `first_tensor` and `first_storage`. Call it once.

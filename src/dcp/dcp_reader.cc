@@ -14,6 +14,7 @@
 #include "dcp/dcp_reader.h"
 
 #include <fmt/format.h>
+#include <simdjson.h>
 
 #include <algorithm>
 #include <charconv>
@@ -32,6 +33,7 @@
 #include "base/thread_pool.h"
 #include "dcp/dcp_archive.h"
 #include "dcp/dcp_directory.h"
+#include "dcp/dcp_layers.h"
 #include "dcp/dcp_tree.h"
 #include "format/flat_reader.h"
 #include "haulway/dcp.h"
@@ -45,6 +47,7 @@ using SourcePtr = std::shared_ptr<const ByteSource>;
 
 constexpr std::string_view kExtraFile = "meta.pt";
 constexpr std::string_view kExtraName = "meta";
+constexpr std::string_view kMegatronFile = "metadata.json";
 constexpr size_t kMostRanks = 1'000'000;
 // Prefix of DCP_SHARDING_INFO and similar keys in the headers of safetensors
 // files.
@@ -64,6 +67,21 @@ std::optional<uint64_t> RankOf(std::string_view name) {
   const auto [stop, error] = std::from_chars(name.data(), end, rank);
   if (error != std::errc() || stop != end) return std::nullopt;
   return rank;
+}
+
+// Returns the extensions that transformed items, each once.
+std::vector<std::string> TransformsOf(const Metadata& metadata) {
+  std::vector<std::string> names;
+  const auto add = [&](const StoredItem& item) {
+    for (const std::string_view name : item.transforms) {
+      if (std::ranges::find(names, name) == names.end()) {
+        names.emplace_back(name);
+      }
+    }
+  };
+  for (const Chunk& chunk : metadata.chunks) add(chunk.item);
+  for (const StoredObject& object : metadata.objects) add(object.item);
+  return names;
 }
 
 // Returns the chunks whose data, one after another, is the tensor's data;
@@ -195,17 +213,44 @@ Status DirectoryReader::Init() {
   index_.format = Format::kTorchDcp;
   HAULWAY_TRY(ReadMetadata());
   HAULWAY_TRY(CheckLayout(metadata_));
+  if (options_.split_layers) {
+    HAULWAY_ASSIGN(is_layer_, SplitLayers(&metadata_, &arena_));
+  }
   files_.emplace(beside_, metadata_.files);
   if (!IsServer(*beside_)) {
     HAULWAY_TRY(CheckFiles());
     HAULWAY_TRY(OpenExtra());
   }
-  HAULWAY_ASSIGN(objects_, OpenObjects(metadata_, *files_, options_));
+  std::vector<std::string> transforms = TransformsOf(metadata_);
+  HAULWAY_ASSIGN(objects_, OpenObjects(&*files_, options_, &metadata_));
   HAULWAY_TRY(JoinChunks());
   for (OpenedObject& object : objects_) HAULWAY_TRY(AddObject(&object));
   HAULWAY_TRY(BuildRoot());
   index_.facts.push_back({"objects", uint64_t{metadata_.objects.size()}});
   if (ranks_ != 0) index_.facts.push_back({"ranks", ranks_});
+  if (!transforms.empty()) {
+    index_.facts.push_back({"transforms", FactArray(std::move(transforms))});
+  }
+  return ReadMegatron();
+}
+
+// Adds the facts in Megatron's `metadata.json`, if there is one.
+Status DirectoryReader::ReadMegatron() {
+  constexpr uint64_t kLongest = 64 * kKiB;
+  if (IsServer(*beside_) && !metadata_.has_plans) return Status();
+  const auto file = beside_->OpenNeighbour(kMegatronFile);
+  if (!file.ok() || (*file)->size() > kLongest || (*file)->size() == 0) {
+    return Status();
+  }
+  std::string text((*file)->size(), '\0');
+  HAULWAY_TRY((*file)->ReadAt(0, std::as_writable_bytes(std::span(text))));
+  simdjson::dom::parser parser;
+  simdjson::dom::object facts;
+  if (parser.parse(text).get_object().get(facts) ||
+      facts["sharded_backend"].error() != simdjson::SUCCESS) {
+    return Status();
+  }
+  index_.facts.push_back({"megatron", FactJson{simdjson::minify(facts)}});
   return Status();
 }
 
@@ -265,6 +310,10 @@ Status DirectoryReader::JoinChunks() {
   return Status();
 }
 
+bool DirectoryReader::IsLayer(uint32_t tensor) const {
+  return !is_layer_.empty() && is_layer_[tensor];
+}
+
 Status DirectoryReader::AddTensors() {
   const size_t count = metadata_.tensors.size();
   index_.tensors.reserve(count);
@@ -274,7 +323,7 @@ Status DirectoryReader::AddTensors() {
     const StoredTensor& tensor = metadata_.tensors[i];
     HAULWAY_TRY(AppendTensor({.name = tensor.name,
                               .dtype = tensor.dtype,
-                              .shape = tensor.shape,
+                              .shape = tensor.shape.subspan(IsLayer(i) ? 1 : 0),
                               .offset = chunks_->StartOf(i),
                               .nbytes = tensor.nbytes},
                              &index_, &arena_));
@@ -356,12 +405,21 @@ Result<uint32_t> DirectoryReader::StatedCrc32(uint32_t tensor,
       .In(fmt::format("data file {}", Quote(files_->name(item.file))));
 }
 
+// Returns whether extensions transformed data of a tensor.
+bool DirectoryReader::IsTransformed(const StoredTensor& tensor) const {
+  return std::ranges::any_of(
+      metadata_.ChunksOf(tensor),
+      [](const Chunk& chunk) { return !chunk.item.transforms.empty(); });
+}
+
 Status DirectoryReader::CheckChunks(uint32_t tensor) const {
   const StoredTensor& stored = metadata_.tensors[tensor];
   std::vector<std::byte> piece;
   for (uint32_t c = 0; c < stored.chunk_count; ++c) {
     const uint32_t row = stored.first_chunk + c;
     if (BytesOf(stored, metadata_.chunks[row]) == 0) continue;
+    // Reading a transformed chunk compares its CRC-32.
+    if (!metadata_.chunks[row].item.transforms.empty()) continue;
     HAULWAY_ASSIGN(const uint32_t stated, StatedCrc32(tensor, row));
     HAULWAY_ASSIGN(const ChunkPlace place, PlaceOf(tensor, row));
     HAULWAY_ASSIGN(const SourcePtr file, files_->Open(place.file));
@@ -397,7 +455,7 @@ Result<std::vector<PayloadDigest>> DirectoryReader::Digests(
   }
   const StoredTensor& tensor = metadata_.tensors[storage];
   const auto rows = AsSequence(metadata_, tensor);
-  bool is_sequence = rows.has_value();
+  bool is_sequence = rows.has_value() && !IsTransformed(tensor);
   uint32_t crc32 = 0;
   for (size_t i = 0; is_sequence && i < rows->size(); ++i) {
     const uint32_t row = (*rows)[i];

@@ -5,6 +5,10 @@
 // the data behind them. The head determines where the data begins; if that is
 // not where it was expected, the chunk is read again.
 //
+// A chunk that an extension compressed has no ranges that could be read alone:
+// its runs are read through a cursor (dcp_chunk_cursors.h), which goes on where
+// the last read of the chunk ended.
+//
 // If a chunk's elements are reordered, as those of transposed tensors, the
 // piece is read in file order into separate memory, and copied from there
 // (dcp_order.h).
@@ -21,7 +25,10 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -29,9 +36,11 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "dcp/dcp_archive.h"
+#include "dcp/dcp_item.h"
 #include "dcp/dcp_metadata.h"
 #include "dcp/dcp_order.h"
 #include "io/join_ranges.h"
+#include "tensor/rectangle_runs.h"
 
 namespace haulway::dcp {
 
@@ -45,9 +54,10 @@ constexpr uint64_t kHeadBytes = 4 * kKiB;
 constexpr uint64_t kLongestHead = 1 * kMiB;
 // Runs of at least this size are read directly into their memory.
 constexpr uint64_t kSmallestStraight = 64 * kKiB;
-// Largest gap that is read to save a separate read.
-constexpr uint64_t kHole = 4 * kKiB;
 constexpr uint64_t kMostJoined = 8 * kMiB;
+// Compressed items of up to this size are read whole, with their neighbours.
+constexpr uint64_t kSmallItem = 1 * kMiB;
+constexpr uint64_t kSmallItems = 16 * kMiB;
 // The data's position is not known.
 constexpr uint64_t kUnknown = UINT64_MAX;
 // Flag in the payload's offset for data that is not row-major.
@@ -68,8 +78,7 @@ uint64_t BytesOf(const StoredTensor& tensor, const Chunk& chunk) {
 // The reads that some requests need.
 class ChunkReads {
  public:
-  explicit ChunkReads(const ChunkSource& source)
-      : source_(source), is_server_(IsServer(source.files_.beside())) {}
+  explicit ChunkReads(const ChunkSource& source) : source_(source) {}
 
   Status Add(const ReadRequest& request) {
     if (!RangeFits(request.offset, request.out.size(), source_.size_)) {
@@ -105,10 +114,16 @@ class ChunkReads {
   }
 
   Status Run() {
+    const auto is_done = [](const ChunkRun& run) { return run.is_done; };
     for (int round = 0; !runs_.empty(); ++round) {
       AddReordered();
+      SortRuns();
+      std::vector<ChunkRun> transformed = TakeTransformed();
+      HAULWAY_TRY(ReadTransformed(transformed));
       HAULWAY_TRY(ReadRound(round));
-      std::erase_if(runs_, [](const ChunkRun& run) { return run.is_done; });
+      std::erase_if(runs_, is_done);
+      std::ranges::remove_copy_if(transformed, std::back_inserter(runs_),
+                                  is_done);
     }
     for (const Reordered& one : reordered_) PlaceReordered(one);
     return Status();
@@ -140,7 +155,6 @@ class ChunkReads {
   struct Extent {
     uint64_t offset;
     uint64_t length;
-    uint64_t wanted;  // Bytes that a caller asked for.
     std::span<std::byte> straight;
     uint64_t scratch = 0;
   };
@@ -173,65 +187,20 @@ class ChunkReads {
   }
 
   // Adds the parts of [begin, begin + out.size()) of a tensor that are in a
-  // chunk. They are runs of equal length: rows of the innermost dimensions that
-  // the chunk spans completely.
+  // chunk.
   void AddChunk(uint32_t tensor_row, uint32_t row, const Chunk& chunk,
                 uint64_t begin, std::span<std::byte> out) {
     const StoredTensor& tensor = source_.metadata_.tensors[tensor_row];
-    const size_t rank = tensor.shape.size();
-    const uint64_t item = ItemBytes(tensor.dtype);
-    // The innermost dimension that the chunk does not span completely is the
-    // last one within a run.
-    size_t inner = rank;
-    uint64_t run_bytes = item;
-    while (inner > 0) {
-      --inner;
-      run_bytes *= static_cast<uint64_t>(chunk.sizes[inner]);
-      if (chunk.sizes[inner] != tensor.shape[inner]) break;
-    }
-    std::vector<uint64_t> strides(rank);
-    uint64_t stride = item;
-    uint64_t first = 0;
-    for (size_t d = rank; d-- > 0;) {
-      strides[d] = stride;
-      first += stride * static_cast<uint64_t>(chunk.offsets[d]);
-      stride *= static_cast<uint64_t>(tensor.shape[d]);
-    }
-    uint64_t count = 1;
-    for (size_t d = 0; d < inner; ++d) {
-      count *= static_cast<uint64_t>(chunk.sizes[d]);
-    }
-    const auto place = [&](uint64_t number) {
-      uint64_t at = first;
-      for (size_t d = inner; d-- > 0;) {
-        const auto size = static_cast<uint64_t>(chunk.sizes[d]);
-        at += number % size * strides[d];
-        number /= size;
-      }
-      return at;
-    };
-    const uint64_t end = begin + out.size();
-    // Positions increase with numbers. Find the first run that ends after
-    // `begin`.
-    uint64_t low = 0;
-    uint64_t high = count;
-    while (low < high) {
-      const uint64_t middle = low + (high - low) / 2;
-      if (place(middle) + run_bytes <= begin) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    for (uint64_t number = low; number < count; ++number) {
-      const uint64_t at = place(number);
-      if (at >= end) break;
-      const uint64_t from = std::max(at, begin);
-      const uint64_t to = std::min(at + run_bytes, end);
-      runs_.push_back({chunk.item, row, tensor_row,
-                       number * run_bytes + (from - at),
-                       out.subspan(from - begin, to - from)});
-    }
+    const RectangleRuns runs(ItemBytes(tensor.dtype), tensor.shape,
+                             chunk.offsets, chunk.sizes, {});
+    runs.ForEach(
+        begin, begin + out.size(),
+        [&](uint64_t number, uint64_t skipped, uint64_t from, uint64_t length) {
+          runs_.push_back({chunk.item, row, tensor_row,
+                           runs.StoredAt(number) + skipped,
+                           out.subspan(from, length)});
+          return true;
+        });
   }
 
   // Returns where the data of the run's chunk begins; kUnknown if not known.
@@ -295,13 +264,147 @@ class ChunkReads {
     std::memcpy(one.out.data(), placed.data() + one.skipped, one.out.size());
   }
 
-  Status ReadRound(int round) {
+  void SortRuns() {
     const auto place = [](const ChunkRun& run) {
       return std::tuple(run.item.file, run.item.offset, run.offset);
     };
     if (!std::ranges::is_sorted(runs_, {}, place)) {
       std::ranges::sort(runs_, {}, place);
     }
+  }
+
+  // Removes the runs of chunks that an extension transformed, and returns them.
+  std::vector<ChunkRun> TakeTransformed() {
+    std::vector<ChunkRun> transformed;
+    if (!source_.has_transforms_) return transformed;
+    const auto is_transformed = [](const ChunkRun& run) {
+      return !run.item.transforms.empty();
+    };
+    std::ranges::copy_if(runs_, std::back_inserter(transformed),
+                         is_transformed);
+    std::erase_if(runs_, is_transformed);
+    return transformed;
+  }
+
+  // Reads runs of transformed chunks, chunk by chunk.
+  Status ReadTransformed(std::span<ChunkRun> runs) {
+    while (!runs.empty()) {
+      const auto next = TogetherOf(runs);
+      runs = runs.subspan(next.size());
+      Status status = next.front().item.length <= kSmallItem
+                          ? ReadSmallItems(next)
+                          : ReadLargeItem(next);
+      if (!status.ok()) {
+        return std::move(status).In(
+            fmt::format("data file {}",
+                        Quote(source_.files_.name(next.front().item.file))));
+      }
+    }
+    return Status();
+  }
+
+  // Returns the runs of the first chunk, with those of the chunks after it if
+  // their items are small.
+  static std::span<ChunkRun> TogetherOf(std::span<ChunkRun> runs) {
+    size_t end = 0;
+    uint64_t bytes = 0;
+    while (end < runs.size() && runs[end].item.file == runs[0].item.file) {
+      const size_t first = end;
+      const uint64_t length = runs[first].item.length;
+      if (first != 0 && (runs[0].item.length > kSmallItem ||
+                         length > kSmallItem || bytes + length > kSmallItems)) {
+        break;
+      }
+      end = EndOfChunk(runs, first);
+      bytes += length;
+    }
+    return runs.first(end);
+  }
+
+  static size_t EndOfChunk(std::span<const ChunkRun> runs, size_t first) {
+    size_t end = first;
+    while (end < runs.size() && runs[end].chunk == runs[first].chunk) ++end;
+    return end;
+  }
+
+  Status ReadSmallItems(std::span<ChunkRun> runs) {
+    HAULWAY_ASSIGN(const auto file, source_.files_.Open(runs[0].item.file));
+    std::vector<Want> wants;
+    for (size_t i = 0; i < runs.size(); i = EndOfChunk(runs, i)) {
+      HAULWAY_TRY(CheckItem(runs[i], file->size()));
+      wants.push_back({runs[i].item.offset, runs[i].item.length, {}});
+    }
+    std::vector<std::byte> scratch;
+    std::vector<Extent> extents;
+    HAULWAY_TRY(ReadWants(*file, &wants, &extents, &scratch));
+    const Want* want = wants.data();
+    for (size_t i = 0; i < runs.size(); ++want) {
+      const size_t end = EndOfChunk(runs, i);
+      const Extent& extent = extents[want->extent];
+      StoredItem item = runs[i].item;
+      item.offset = 0;
+      ChunkCursor cursor(
+          MakeMemorySource(std::span<const std::byte>(scratch).subspan(
+              extent.scratch + (want->offset - extent.offset), want->length)),
+          item, BytesOf(runs[i]));
+      HAULWAY_TRY(ReadChunk(runs.subspan(i, end - i), cursor));
+      i = end;
+    }
+    return Status();
+  }
+
+  Status ReadLargeItem(std::span<ChunkRun> runs) {
+    const ChunkRun& run = runs.front();
+    HAULWAY_ASSIGN(const auto file, source_.files_.Open(run.item.file));
+    HAULWAY_TRY(CheckItem(run, file->size()));
+    const auto cursor = source_.cursors_.Take(run.chunk, [&] {
+      return std::make_shared<ChunkCursor>(file, run.item, BytesOf(run));
+    });
+    std::unique_lock lock(cursor->mutex);
+    Status status = ReadChunk(runs, *cursor);
+    const uint64_t kept = cursor->kept_bytes();
+    const bool is_done = !status.ok() || cursor->is_checked();
+    lock.unlock();
+    source_.cursors_.Return(run.chunk, kept, is_done);
+    return status;
+  }
+
+  // Reads runs of one chunk. Those of a chunk whose elements are reordered,
+  // which only its archive says, are left for the next round.
+  Status ReadChunk(std::span<ChunkRun> runs, ChunkCursor& cursor) {
+    const ChunkRun& run = runs.front();
+    uint64_t payload = Known(run);
+    if (payload == kUnknown) {
+      auto found = FindTransformed(run, cursor);
+      if (!found.ok()) return Place(std::move(found).status(), run);
+      payload = *found;
+    }
+    if (IsInOtherOrder(payload)) return Status();
+    std::vector<ReadRequest> ranges;
+    ranges.reserve(runs.size());
+    for (const ChunkRun& one : runs) ranges.push_back({one.offset, one.out});
+    HAULWAY_TRY(Place(cursor.Read(payload, ranges), run));
+    for (ChunkRun& one : runs) one.is_done = true;
+    return Status();
+  }
+
+  Result<uint64_t> FindTransformed(const ChunkRun& run, ChunkCursor& cursor) {
+    const uint64_t most = MostOfTensor(BytesOf(run)).bytes;
+    // The cursor holds what is decoded of the head.
+    const uint64_t longest = std::min(most, kLongestHead);
+    for (uint64_t bytes = kHeadBytes; true; bytes *= 4) {
+      HAULWAY_ASSIGN(const auto head, cursor.Head(std::min(bytes, longest)));
+      const bool is_all = head.size() < bytes;
+      HAULWAY_ASSIGN(const auto found,
+                     ParseArchiveHead(head, is_all ? head.size() : most));
+      if (found.has_value()) return NotePayload(run, *found, most);
+      if (is_all) {
+        return Status(Code::kCorrupt, "chunk is no archive with a tensor");
+      }
+    }
+  }
+
+  Status ReadRound(int round) {
     for (size_t first = 0; first < runs_.size();) {
       size_t end = first;
       while (end < runs_.size() &&
@@ -352,7 +455,7 @@ class ChunkReads {
         if (round > 0 || guess + BytesOf(run) > run.item.length) continue;
       }
       if (run.chunk != kNoFile && payload + BytesOf(run) > run.item.length) {
-        return Outside(run);
+        return Place(Outside(run, run.item.length), run);
       }
       data_of[i] = wants.size();
       Want want{run.item.offset + payload + run.offset, run.out.size(), {}};
@@ -397,21 +500,20 @@ class ChunkReads {
                         source_.metadata_.chunks[run.chunk]);
   }
 
-  // Adds the run's place to a status: `'w', chunk [3, 0]+[3, 6]`.
+  // Adds the run's place to a failure: `'w', chunk [3, 0]+[3, 6]`.
   Status Place(Status status, const ChunkRun& run) const {
-    if (run.chunk == kNoFile) return status;
+    if (status.ok() || run.chunk == kNoFile) return status;
     return std::move(status)
         .In(PlaceOf(source_.metadata_.chunks[run.chunk]))
         .In(Quote(source_.metadata_.tensors[run.tensor].name));
   }
 
-  Status Outside(const ChunkRun& run) const {
-    return Place(Status(Code::kCorrupt,
-                        fmt::format("chunk's data of {} bytes end past its "
-                                    "archive of {}",
-                                    BytesOf(run), run.item.length))
-                     .At(run.item.offset),
-                 run);
+  Status Outside(const ChunkRun& run, uint64_t length) const {
+    return Status(Code::kCorrupt,
+                  fmt::format("chunk's data of {} bytes end past its archive "
+                              "of {}",
+                              BytesOf(run), length))
+        .At(run.item.offset);
   }
 
   Status CheckItem(const ChunkRun& run, uint64_t file_bytes) const {
@@ -434,14 +536,14 @@ class ChunkReads {
     std::iota(order.begin(), order.end(), 0U);
     std::ranges::stable_sort(order, {},
                              [&](uint32_t i) { return (*wants)[i].offset; });
-    const uint64_t hole = LargestHole(source_.files_.beside().Look({}), kHole);
+    const uint64_t hole =
+        LargestHole(source_.files_.beside().Look({}), kGatheredHole);
     size_t last = SIZE_MAX;  // The extent that may still grow.
     for (const uint32_t i : order) {
       Want& want = (*wants)[i];
       if (!want.straight.empty()) {
         want.extent = extents->size();
-        extents->push_back(
-            {want.offset, want.length, want.length, want.straight});
+        extents->push_back({want.offset, want.length, want.straight});
         continue;
       }
       if (last != SIZE_MAX && Joins((*extents)[last], want, hole)) {
@@ -449,10 +551,9 @@ class ChunkReads {
         const uint64_t end =
             std::max(extent.offset + extent.length, want.offset + want.length);
         extent.length = end - extent.offset;
-        extent.wanted += want.length;
       } else {
         last = extents->size();
-        extents->push_back({want.offset, want.length, want.length, {}});
+        extents->push_back({want.offset, want.length, {}});
       }
       want.extent = last;
     }
@@ -476,16 +577,11 @@ class ChunkReads {
   }
 
   // Returns whether extending the read to `want` is better than a separate
-  // read. For a server, a round trip costs as much as a number of bytes. For a
-  // file, at most twice the wanted bytes are read.
-  bool Joins(const Extent& extent, const Want& want, uint64_t hole) const {
+  // read.
+  static bool Joins(const Extent& extent, const Want& want, uint64_t hole) {
     ByteRange read = {extent.offset, extent.length};
-    if (!JoinRanges(&read, {want.offset, want.length},
-                    {.largest_hole = hole, .largest_read = kMostJoined})) {
-      return false;
-    }
-    return want.offset <= extent.offset + extent.length || is_server_ ||
-           read.length <= 2 * (extent.wanted + want.length);
+    return JoinRanges(&read, {want.offset, want.length},
+                      {.largest_hole = hole, .largest_read = kMostJoined});
   }
 
   // Searches the head of an archive for the data of the run's chunk. Returns
@@ -503,22 +599,28 @@ class ChunkReads {
                           "its archive"),
                    run);
     }
-    const ArchiveHead& archive = **found;
+    auto payload = NotePayload(run, **found, run.item.length);
+    if (!payload.ok()) return Place(std::move(payload).status(), run);
+    return payload;
+  }
+
+  // Notes where the data of the run's chunk are, in an archive of `length`
+  // bytes. Fails if the archive has another tensor.
+  Result<uint64_t> NotePayload(const ChunkRun& run, const ArchiveHead& archive,
+                               uint64_t length) {
     const StoredTensor& tensor = source_.metadata_.tensors[run.tensor];
     const Chunk& chunk = source_.metadata_.chunks[run.chunk];
     if (!IsAsLast(archive.pickle, tensor.dtype, chunk.sizes)) {
       auto checked = CheckChunkPickle(
           archive.pickle, {tensor.dtype, chunk.sizes}, source_.limits_);
-      if (!checked.ok()) {
-        return Place(std::move(checked).status().In("data.pkl"), run);
-      }
+      if (!checked.ok()) return std::move(checked).status().In("data.pkl");
       last_pickle_.assign(archive.pickle.begin(), archive.pickle.end());
       last_ = {last_pickle_, tensor.dtype, chunk.sizes, *std::move(checked)};
     }
     uint64_t payload = 0;
     if (!CheckedAdd(archive.payload, last_.order.first, &payload) ||
-        !RangeFits(payload, BytesOf(run), run.item.length)) {
-      return Outside(run);
+        !RangeFits(payload, BytesOf(run), length)) {
+      return Outside(run, length);
     }
     source_.NoteFound(run.chunk, payload, last_.order.strides);
     return Known(run);
@@ -541,7 +643,6 @@ class ChunkReads {
   };
 
   const ChunkSource& source_;
-  const bool is_server_;
   std::vector<ChunkRun> runs_;
   std::deque<Reordered> reordered_;  // Runs refer to its memory.
   Checked last_;
@@ -556,6 +657,7 @@ ChunkSource::ChunkSource(const Metadata& metadata, const DataFiles& files,
       name_(std::move(name)),
       payloads_(metadata.chunks.size()),
       usual_payload_(kUsualPayload) {
+  has_transforms_ = HasTransforms(metadata);
   for (auto& payload : payloads_) {
     payload.store(metadata.has_archives ? kUnknown : 0,
                   std::memory_order_relaxed);
@@ -601,13 +703,8 @@ Status ChunkSource::ReadMany(std::span<const ReadRequest> requests) const {
 }
 
 SourceTraits ChunkSource::Look(std::span<const ByteRange>) const {
-  const SourceTraits beside = files_.beside().Look({});
-  SourceTraits traits;
-  traits.remote = beside.remote;
-  traits.file_system = beside.file_system;
-  traits.parallel = beside.parallel;
-  traits.resident = beside.is_server() ? 0 : 1;
-  traits.gathers = true;
+  SourceTraits traits = files_.beside().Look({}).Gathered();
+  traits.in_order = has_transforms_;
   return traits;
 }
 
@@ -623,6 +720,10 @@ Result<std::shared_ptr<const ByteSource>> ChunkSource::OpenNeighbour(
 Result<ChunkPlace> ChunkSource::PlaceOf(uint32_t tensor, uint32_t row) const {
   const Chunk& chunk = metadata_.chunks[row];
   const uint64_t nbytes = BytesOf(metadata_.tensors[tensor], chunk);
+  if (!chunk.item.transforms.empty()) {
+    return Status(Code::kUnsupported,
+                  "an extension transformed the chunk's data");
+  }
   if (payloads_[row].load(std::memory_order_relaxed) == kUnknown) {
     // Reading the first byte of its data locates the data.
     uint64_t first = starts_[tensor];

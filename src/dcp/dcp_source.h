@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "dcp/dcp_chunk_cursors.h"
 #include "dcp/dcp_files.h"
 #include "dcp/dcp_metadata.h"
 #include "haulway/options.h"
@@ -58,7 +59,8 @@ class ChunkSource : public ByteSource {
       std::string_view name) const override;
 
   // Returns where the data of chunk `row` of the metadata is. Locates it if it
-  // was not read yet. Fails as reading does.
+  // was not read yet. Fails as reading does, and with kUnsupported for a chunk
+  // that an extension transformed.
   Result<ChunkPlace> PlaceOf(uint32_t tensor, uint32_t row) const;
   // Returns whether the data of a chunk is not row-major. Requires: PlaceOf()
   // or a read located it.
@@ -91,6 +93,9 @@ class ChunkSource : public ByteSource {
   // By chunk, for chunks that are not row-major.
   mutable std::map<uint32_t, std::vector<int64_t>> strides_;
   mutable std::atomic<uint64_t> usual_payload_;
+  // Of chunks that extensions transformed.
+  mutable ChunkCursors cursors_;
+  bool has_transforms_ = false;
 };
 
 // Returns the size of a chunk's elements in bytes.

@@ -1,6 +1,7 @@
 // Design: every archive is verified as a file of torch.save(), by its own
 // directory. Then the chunk's data is located as a load does it, and both ways
-// must find the same place.
+// must find the same place. An archive that extensions transformed is verified
+// as it is decoded.
 
 #include <fmt/format.h>
 
@@ -14,7 +15,9 @@
 #include "base/is_of_source.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "dcp/dcp_archive.h"
 #include "dcp/dcp_directory.h"
+#include "dcp/dcp_item.h"
 #include "dcp/dcp_reader.h"
 #include "haulway/machine.h"
 #include "torch/torch_reader.h"
@@ -24,6 +27,9 @@ namespace haulway::dcp {
 namespace {
 
 using SourcePtr = std::shared_ptr<const ByteSource>;
+
+// The data of a tensor begin within this.
+constexpr uint64_t kDecodedHead = 64 * kKiB;
 
 // An archive of a directory.
 struct Archive {
@@ -109,32 +115,68 @@ class Verifier {
   Status CheckArchive(const Archive& archive, VerifyReport* one) const {
     HAULWAY_ASSIGN(const SourcePtr file,
                    directory_.files().Open(archive.item.file));
-    HAULWAY_ASSIGN(
-        const SourcePtr bytes,
-        MakeSliceSource(file, archive.item.offset, archive.item.length));
+    HAULWAY_ASSIGN(const SourcePtr bytes, BytesOf(archive, file));
     VerifyOptions options = options_;
     options.progress = nullptr;
     options.threads = 1;
     HAULWAY_ASSIGN(*one, torch::VerifyZip(bytes, options));
     if (!one->findings.empty() || archive.tensor == kNoFile) return Status();
-    auto found = directory_.PlaceOf(archive.tensor, archive.chunk);
+    auto found = PayloadOf(archive, *bytes);
     if (!found.ok() && found.status().code() == Code::kUnsupported) {
       // Its checksums match, whatever it contains.
       one->notes.emplace_back(found.status().message());
       return Status();
     }
-    HAULWAY_ASSIGN(const ChunkPlace place, std::move(found));
+    HAULWAY_ASSIGN(const uint64_t payload, std::move(found));
     HAULWAY_ASSIGN(const auto reader, torch::OpenZip(bytes, options.open));
     const CheckpointIndex& index = reader->index();
     if (index.tensors.size() == 1 && index.tensors[0].storage != kNoStorage) {
       const TensorInfo& tensor = index.tensors[0];
       const uint64_t at = index.storages[tensor.storage].offset +
                           tensor.storage_offset * ItemBytes(tensor.dtype);
-      if (archive.item.offset + at == place.offset) return Status();
+      if (at == payload) return Status();
     }
     return Status(Code::kCorrupt,
                   "archive's directory has the data elsewhere than its "
                   "records");
+  }
+
+  // Returns the bytes of the archive, as torch.save() wrote them.
+  Result<SourcePtr> BytesOf(const Archive& archive,
+                            const SourcePtr& file) const {
+    if (archive.item.transforms.empty()) {
+      return MakeSliceSource(file, archive.item.offset, archive.item.length);
+    }
+    const Metadata& metadata = directory_.metadata();
+    const uint64_t nbytes = archive.tensor == kNoFile
+                                ? 0
+                                : dcp::BytesOf(metadata.tensors[archive.tensor],
+                                               metadata.chunks[archive.chunk]);
+    return DecodeItem(file, archive.item, MostOfTensor(nbytes),
+                      std::string(file->name()));
+  }
+
+  // Returns where in the archive a load finds the chunk's data.
+  Result<uint64_t> PayloadOf(const Archive& archive,
+                             const ByteSource& bytes) const {
+    if (archive.item.transforms.empty()) {
+      HAULWAY_ASSIGN(const ChunkPlace place,
+                     directory_.PlaceOf(archive.tensor, archive.chunk));
+      return place.offset - archive.item.offset;
+    }
+    std::vector<std::byte> head(std::min(bytes.size(), kDecodedHead));
+    HAULWAY_TRY(bytes.ReadAt(0, head));
+    HAULWAY_ASSIGN(const auto found, ParseArchiveHead(head, bytes.size()));
+    if (!found.has_value()) {
+      return Status(Code::kCorrupt, "chunk is no archive with a tensor");
+    }
+    const Metadata& metadata = directory_.metadata();
+    HAULWAY_ASSIGN(const ChunkOrder order,
+                   CheckChunkPickle(found->pickle,
+                                    {metadata.tensors[archive.tensor].dtype,
+                                     metadata.chunks[archive.chunk].sizes},
+                                    options_.open.limits));
+    return found->payload + order.first;
   }
 
   const DirectoryReader& directory_;
