@@ -102,6 +102,9 @@ struct VersionsReport {
   uint64_t versions = 0;
   uint64_t checked_bytes = 0;
   std::vector<VersionFinding> findings;
+  // The versions that were not decoded because the checkpoint before the first
+  // one is not beside them, and was not named.
+  std::vector<std::string> unchecked;
 };
 
 inline constexpr FieldTable kVersionsReportFields{
@@ -111,6 +114,9 @@ inline constexpr FieldTable kVersionsReportFields{
     Field("checked_bytes", &VersionsReport::checked_bytes,
           "bytes of tensors whose checksums were compared"),
     Field("findings", &VersionsReport::findings, "faults"),
+    Field("unchecked", &VersionsReport::unchecked,
+          "versions that were not decoded because the checkpoint before the "
+          "first one was not named"),
 };
 constexpr const auto& FieldsOf(const VersionsReport&) {
   return kVersionsReportFields;

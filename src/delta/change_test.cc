@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <zstd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,9 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "testing/zstd_frames.h"
+
 namespace haulway::delta {
 namespace {
 
+using test::Compress;
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
@@ -22,25 +24,6 @@ Bytes Noise(size_t size, uint32_t seed) {
   Bytes bytes(size);
   for (std::byte& b : bytes) b = static_cast<std::byte>(random());
   return bytes;
-}
-
-struct FrameOptions {
-  int level = 1;
-  bool has_size = true;
-  bool has_checksum = false;
-};
-
-Bytes Compress(const Bytes& content, FrameOptions options = {}) {
-  ZSTD_CCtx* const context = ZSTD_createCCtx();
-  ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, options.level);
-  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, options.has_checksum);
-  ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, options.has_size);
-  Bytes frame(ZSTD_compressBound(content.size()));
-  const size_t size = ZSTD_compress2(context, frame.data(), frame.size(),
-                                     content.data(), content.size());
-  ZSTD_freeCCtx(context);
-  frame.resize(size);
-  return frame;
 }
 
 // A tensor before and after a change.
@@ -98,9 +81,10 @@ INSTANTIATE_TEST_SUITE_P(All, ChangeTest,
 TEST_P(ChangeTest, GivesTheNewBytes) {
   for (const size_t size : {1, 7, 64, 4096, 200'001}) {
     const Pair pair = Changed(size, 1);
-    for (const FrameOptions& options :
-         {FrameOptions{}, FrameOptions{.level = 19},
-          FrameOptions{.level = 3, .has_size = false, .has_checksum = true}}) {
+    for (const test::FrameOptions& options :
+         {test::FrameOptions{}, test::FrameOptions{.level = 19},
+          test::FrameOptions{
+              .level = 3, .has_size = false, .has_checksum = true}}) {
       const Bytes frame = Compress(ContentOf(GetParam(), pair), options);
       Bytes bytes = pair.before;
       Checksum found(ChecksumKind::kXxh3);

@@ -4,36 +4,31 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
+#include "base/zstd.h"
 #include "haulway/options.h"
 
 namespace haulway::delta {
 
 namespace {
 
-// The largest window that receivers in Python accept.
-constexpr int kLargestWindowLog = 27;
 constexpr size_t kSkippedAtATime = 64 * kKiB;
-
-using Context = std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)>;
-
-Status Damaged(std::string_view why) {
-  return Status(Code::kCorrupt,
-                fmt::format("zstd frame cannot be decompressed: {}", why));
-}
 
 }  // namespace
 
 struct FrameReader::State {
-  std::span<const std::byte> frame;
+  explicit State(ZstdDecoder made) : decoder(std::move(made)) {}
+
+  // Returns whether the end of the frame was read.
+  bool is_done() const { return has_begun && decoder.is_between_frames(); }
+
+  ZstdDecoder decoder;
   uint64_t stated = ZSTD_CONTENTSIZE_UNKNOWN;
-  Context context{nullptr, ZSTD_freeDCtx};
-  ZSTD_inBuffer in{};
-  bool is_done = false;  // The end of the frame was read.
-  uint64_t made = 0;     // Bytes decompressed so far.
+  std::span<const std::byte> rest;  // What follows in the frame.
+  bool has_begun = false;
+  uint64_t made = 0;  // Bytes decompressed so far.
 };
 
 FrameReader::FrameReader(std::unique_ptr<State> state)
@@ -43,29 +38,21 @@ FrameReader::~FrameReader() = default;
 
 Result<FrameReader> FrameReader::Open(std::span<const std::byte> frame) {
   if (frame.empty()) return Status(Code::kTruncated, "zstd frame is empty");
-  constexpr std::array<uint8_t, 4> kMagic = {0x28, 0xB5, 0x2F, 0xFD};
-  const auto magic = std::as_bytes(std::span(kMagic));
-  const size_t compared = std::min(magic.size(), frame.size());
-  if (!std::ranges::equal(frame.first(compared), magic.first(compared))) {
+  if (!BeginsAsZstdFrame(frame)) {
     return Status(Code::kCorrupt,
                   "no zstd frame: expected the signature 28 b5 2f fd");
   }
-  auto state = std::make_unique<State>();
-  state->stated = ZSTD_getFrameContentSize(frame.data(), frame.size());
-  if (state->stated == ZSTD_CONTENTSIZE_ERROR) {
+  const uint64_t stated = ZSTD_getFrameContentSize(frame.data(), frame.size());
+  if (stated == ZSTD_CONTENTSIZE_ERROR) {
     return Status(Code::kTruncated, "zstd frame ends within its header");
   }
   if (ZSTD_getDictID_fromFrame(frame.data(), frame.size()) != 0) {
     return Status(Code::kUnsupported, "zstd frame needs a dictionary");
   }
-  state->context.reset(ZSTD_createDCtx());
-  if (state->context == nullptr) {
-    return Status(Code::kLimit, "no memory to decompress a zstd frame");
-  }
-  ZSTD_DCtx_setParameter(state->context.get(), ZSTD_d_windowLogMax,
-                         kLargestWindowLog);
-  state->frame = frame;
-  state->in = {frame.data(), frame.size(), 0};
+  HAULWAY_ASSIGN(ZstdDecoder decoder, ZstdDecoder::Make());
+  auto state = std::make_unique<State>(std::move(decoder));
+  state->stated = stated;
+  state->rest = frame;
   return FrameReader(std::move(state));
 }
 
@@ -79,20 +66,18 @@ uint64_t FrameReader::stated_bytes() const {
 
 Status FrameReader::Fill(std::span<std::byte> out) {
   State& state = *state_;
-  ZSTD_outBuffer to = {out.data(), out.size(), 0};
-  while (to.pos < to.size) {
-    if (state.is_done) {
+  std::span<std::byte> left = out;
+  while (!left.empty()) {
+    if (state.is_done()) {
       return Status(Code::kCorrupt,
                     fmt::format("zstd frame is too short: it ends after {} "
                                 "bytes",
-                                state.made + to.pos));
+                                state.made + out.size() - left.size()));
     }
-    const size_t before = to.pos + state.in.pos;
-    const size_t left =
-        ZSTD_decompressStream(state.context.get(), &to, &state.in);
-    if (ZSTD_isError(left)) return Damaged(ZSTD_getErrorName(left));
-    state.is_done = left == 0;
-    if (!state.is_done && to.pos + state.in.pos == before) {
+    const size_t before = left.size() + state.rest.size();
+    HAULWAY_TRY(state.decoder.Next(&state.rest, &left));
+    state.has_begun = true;
+    if (!state.is_done() && left.size() + state.rest.size() == before) {
       return Status(Code::kTruncated, "zstd frame ends early");
     }
   }
@@ -113,26 +98,24 @@ Status FrameReader::Skip(uint64_t bytes) {
 Status FrameReader::Finish() {
   State& state = *state_;
   std::byte more;
-  ZSTD_outBuffer to = {&more, 1, 0};
-  while (!state.is_done) {
-    const size_t before = state.in.pos;
-    const size_t left =
-        ZSTD_decompressStream(state.context.get(), &to, &state.in);
-    if (ZSTD_isError(left)) return Damaged(ZSTD_getErrorName(left));
-    if (to.pos != 0) {
+  while (!state.is_done()) {
+    const size_t before = state.rest.size();
+    std::span<std::byte> left(&more, 1);
+    HAULWAY_TRY(state.decoder.Next(&state.rest, &left));
+    state.has_begun = true;
+    if (left.empty()) {
       return Status(
           Code::kCorrupt,
           fmt::format("zstd frame is too long: expected {} bytes", state.made));
     }
-    state.is_done = left == 0;
-    if (!state.is_done && state.in.pos == before) {
+    if (!state.is_done() && state.rest.size() == before) {
       return Status(Code::kTruncated, "zstd frame ends early");
     }
   }
-  if (state.in.pos != state.in.size) {
+  if (!state.rest.empty()) {
     return Status(Code::kCorrupt,
                   fmt::format("{} bytes follow the zstd frame of the tensor",
-                              state.in.size - state.in.pos));
+                              state.rest.size()));
   }
   return Status();
 }

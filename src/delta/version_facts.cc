@@ -83,20 +83,6 @@ std::string_view TrailingDigits(std::string_view text) {
   return text.substr(begin);
 }
 
-// Fails if the folder's name has another number than the version.
-Status CheckFolder(std::string_view folder, std::string_view version) {
-  const std::string_view digits = TrailingDigits(folder);
-  const std::string_view stem = folder.substr(0, folder.size() - digits.size());
-  const std::string_view number = NumberOf(version);
-  if (digits.empty() || number.empty()) return Status();
-  // Where a server names the versions, "v4" may hold any of them.
-  const bool is_numbered =
-      stem == kFolderStem || (stem == "v" && version.front() == 'v');
-  if (!is_numbered || WithoutZeros(digits) == number) return Status();
-  return Status(Code::kMismatch, fmt::format("folder {} holds version {}",
-                                             Quote(folder), Quote(version)));
-}
-
 }  // namespace
 
 std::string_view Name(Change change) {
@@ -117,6 +103,19 @@ std::optional<ChecksumKind> ChecksumKindFromName(std::string_view name) {
   const auto row = RowOf(kChecksums, name);
   if (!row.has_value()) return std::nullopt;
   return static_cast<ChecksumKind>(*row);
+}
+
+Status CheckFolder(std::string_view folder, std::string_view version) {
+  const std::string_view digits = TrailingDigits(folder);
+  const std::string_view stem = folder.substr(0, folder.size() - digits.size());
+  const std::string_view number = NumberOf(version);
+  if (digits.empty() || number.empty()) return Status();
+  // Where a server names the versions, "v4" may hold any of them.
+  const bool is_numbered =
+      stem == kFolderStem || (stem == "v" && version.front() == 'v');
+  if (!is_numbered || WithoutZeros(digits) == number) return Status();
+  return Status(Code::kMismatch, fmt::format("folder {} holds version {}",
+                                             Quote(folder), Quote(version)));
 }
 
 bool IsDelta(std::span<const Fact> metadata) {
@@ -153,11 +152,50 @@ std::string_view NumberOf(std::string_view version) {
   return WithoutZeros(version);
 }
 
+std::string_view DigitsOfFolder(std::string_view folder) {
+  for (const std::string_view stem : {kFolderStem, std::string_view("v")}) {
+    if (!folder.starts_with(stem)) continue;
+    const std::string_view digits = folder.substr(stem.size());
+    if (!digits.empty() && std::ranges::all_of(digits, IsDigit)) return digits;
+  }
+  return {};
+}
+
 bool IsSameVersion(std::string_view a, std::string_view b) {
   if (a == b) return true;
   const std::string_view number = NumberOf(a);
   return !number.empty() && number == NumberOf(b) &&
          a.starts_with('v') == b.starts_with('v');
+}
+
+bool IsOlderVersion(std::string_view a, std::string_view b) {
+  const std::string_view x = NumberOf(a);
+  const std::string_view y = NumberOf(b);
+  if (x.empty() || y.empty()) return false;
+  return x.size() != y.size() ? x.size() < y.size() : x < y;
+}
+
+Status CheckBase(std::string_view version, std::string_view base,
+                 const std::optional<std::string>& states) {
+  const std::string_view number = NumberOf(base);
+  if (number.empty() || number == "0") return Status();
+  if (states.has_value() && NumberOf(*states) == number) return Status();
+  const std::string found =
+      states.has_value()
+          ? fmt::format(
+                "the checkpoint named with base= or --base is version "
+                "{}",
+                Quote(*states))
+          : "the checkpoint named with base= or --base does not say that it "
+            "is that version";
+  return Status(
+      Code::kMismatch,
+      fmt::format("version {} builds on version {}, which is missing, and {}: "
+                  "put version {} back, use a later full version, or name a "
+                  "checkpoint of version {} whose index states it or whose "
+                  "folder is called weight_v{:0>6}",
+                  Quote(version), Quote(base), found, Quote(base), Quote(base),
+                  number));
 }
 
 std::vector<std::string> FoldersOfBase(std::string_view folder,

@@ -52,9 +52,23 @@ std::optional<std::string> VersionOf(std::span<const Fact> metadata);
 Result<VersionFacts> ReadVersionFacts(std::span<const Fact> metadata,
                                       std::string_view folder);
 
+// Fails with kMismatch if a folder of this name holds another number than that
+// of `version`. `folder` may be empty.
+Status CheckFolder(std::string_view folder, std::string_view version);
+
 // Returns whether two texts name the same version: they are equal, or numbers
 // that are equal.
 bool IsSameVersion(std::string_view a, std::string_view b);
+
+// Returns whether both texts have numbers, and that of `a` is less.
+bool IsOlderVersion(std::string_view a, std::string_view b);
+
+// Fails with kMismatch unless a checkpoint that states that it is version
+// `states`, or states none, may stand for `base`, on which `version` builds.
+// Version 0 is whatever the run began with. A base that has no number is
+// accepted: nothing tells which checkpoint it is.
+Status CheckBase(std::string_view version, std::string_view base,
+                 const std::optional<std::string>& states);
 
 // Returns the names that the folder of `base` may have if that of `version` is
 // called `folder`: "weight_v000003" for "weight_v000004".
@@ -65,5 +79,9 @@ std::vector<std::string> FoldersOfBase(std::string_view folder,
 // Returns the number in a version's text, "000004" or "v4", without leading
 // zeros; empty if it is none.
 std::string_view NumberOf(std::string_view version);
+
+// Returns the digits with which a folder of a version ends: "000004" for
+// "weight_v000004", "4" for "v4"; empty for any other name.
+std::string_view DigitsOfFolder(std::string_view folder);
 
 }  // namespace haulway::delta
