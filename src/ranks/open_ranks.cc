@@ -1,0 +1,112 @@
+#include "ranks/open_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/is_of_source.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "haulway/machine.h"
+#include "ranks/rank_list.h"
+#include "torch/torch_reader.h"
+
+namespace haulway::ranks {
+
+namespace {
+
+constexpr uint64_t kReadAtOnce = 8 * kMiB;
+
+Status ReadAll(const FormatReader& reader, const VerifyOptions& options) {
+  const ByteSource& source = *reader.source();
+  const uint64_t count = (source.size() + kReadAtOnce - 1) / kReadAtOnce;
+  const int threads = options.threads > 0 ? options.threads : UsableCpus();
+  return ParallelFor(count, threads, [&](uint64_t i) -> Status {
+    const uint64_t at = i * kReadAtOnce;
+    std::vector<std::byte> bytes(std::min(kReadAtOnce, source.size() - at));
+    return source.ReadAt(at, bytes);
+  });
+}
+
+// Adds the report of a file.
+void Merge(const std::string& name, VerifyReport one, VerifyReport* all) {
+  const std::string place = fmt::format("; of {}", Escape(name));
+  all->ok = all->ok && one.ok;
+  all->checked_bytes += one.checked_bytes;
+  all->file_bytes += one.file_bytes;
+  for (Finding& finding : one.findings) {
+    finding.message += place;
+    all->findings.push_back(std::move(finding));
+  }
+  for (Unchecked& range : one.unchecked) {
+    range.what += place;
+    all->unchecked.push_back(std::move(range));
+  }
+  for (std::string& note : one.notes) all->notes.push_back(note + place);
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> ReadList(const ByteSource& list) {
+  HAULWAY_ASSIGN(const Buffer bytes, AllocateBuffer(list.size()));
+  HAULWAY_TRY(list.ReadAt(0, bytes.mutable_bytes()));
+  return ParseRankList(bytes.bytes());
+}
+
+Result<std::vector<RankFile>> OpenFiles(const ByteSource& list,
+                                        const std::vector<std::string>& names,
+                                        const OpenOptions& options) {
+  std::vector<RankFile> files(names.size());
+  const auto open = [&](uint64_t i) -> Status {
+    const std::string& name = names[i];
+    if (name.empty()) return Status();
+    auto source = list.OpenNeighbour(name);
+    if (!source.ok()) return std::move(source).status().Of(name);
+    auto reader = torch::OpenOfProcess(*std::move(source), options);
+    if (!reader.ok()) return std::move(reader).status().Of(name);
+    files[i] = {name, i, *std::move(reader)};
+    return Status();
+  };
+  const int threads = std::max(list.Look({}).parallel, 1);
+  HAULWAY_TRY(ParallelFor(files.size(), threads, open));
+  return files;
+}
+
+Result<VerifyReport> VerifyFiles(std::shared_ptr<const ByteSource> list,
+                                 Format format, OpenFunction open,
+                                 const VerifyOptions& options) {
+  VerifyReport report;
+  report.file = list->name();
+  report.format = format;
+  const auto note = [&](Status status) -> Status {
+    if (IsOfSource(status) && status.code() != Code::kNotFound) return status;
+    report.ok = false;
+    report.findings.push_back(
+        {status.code(), std::string(status.message()), status.byte()});
+    return Status();
+  };
+  HAULWAY_ASSIGN(const std::vector<std::string> names, ReadList(*list));
+  for (const std::string& name : names) {
+    auto source = list->OpenNeighbour(name);
+    if (!source.ok()) {
+      HAULWAY_TRY(note(std::move(source).status().Of(name)));
+      continue;
+    }
+    VerifyOptions one = options;
+    one.progress = nullptr;
+    HAULWAY_ASSIGN(VerifyReport verified,
+                   torch::VerifyOfProcess(*std::move(source), one));
+    Merge(name, std::move(verified), &report);
+  }
+  if (!report.ok) return report;
+  const auto opened = open(list, options.open);
+  Status status = opened.status();
+  if (opened.ok()) status = ReadAll(**opened, options);
+  // What cannot be put together need not be damaged.
+  if (status.code() == Code::kUnsupported) return status;
+  if (!status.ok()) HAULWAY_TRY(note(std::move(status)));
+  return report;
+}
+
+}  // namespace haulway::ranks
