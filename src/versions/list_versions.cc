@@ -1,6 +1,8 @@
-// Design: the folders below the root are listed once; a folder with the index
-// of a version, or with the name of one, is a version. What each holds is read
-// from its index and the headers of its shards.
+// Design: the folders below the root are listed once; a folder with the name of
+// a version, and its index or a shard, is a version. What each holds is read
+// from its index and the headers of its shards. Copies under other names, and
+// links to versions of the same folder, are none: they would be the version
+// twice.
 
 #include <fmt/format.h>
 
@@ -10,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/is_of_source.h"
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -23,6 +26,7 @@
 #include "io/model_names.h"
 #include "safetensors/safetensors_reader.h"
 #include "versions/version_folders.h"
+#include "versions/version_names.h"
 
 namespace haulway {
 
@@ -31,34 +35,10 @@ namespace {
 // Versions are read in turn by this many threads where requests take long.
 constexpr int kThreadsOfServers = 8;
 
-// Returns the digits with which a folder of a version ends: "000004" for
-// "weight_v000004", "4" for "v4"; empty for any other name.
-std::string_view DigitsOf(std::string_view folder) {
-  for (const std::string_view stem : {"weight_v", "v"}) {
-    if (!folder.starts_with(stem)) continue;
-    const std::string_view digits = folder.substr(stem.size());
-    const bool is_number =
-        !digits.empty() && std::ranges::all_of(digits, [](char c) {
-          return c >= '0' && c <= '9';
-        });
-    if (is_number) return digits;
-  }
-  return {};
-}
-
-uint64_t NumberFrom(std::string_view digits) {
-  uint64_t number = 0;
-  for (const char c : digits) {
-    if (number > (UINT64_MAX - 9) / 10) return UINT64_MAX;
-    number = number * 10 + static_cast<uint64_t>(c - '0');
-  }
-  return number;
-}
-
 // Sets what the folder's name says, where the index says nothing.
 void SetNames(std::string_view folder, const std::optional<std::string>& states,
               WeightVersion* version) {
-  const std::string_view digits = DigitsOf(folder);
+  const std::string_view digits = delta::DigitsOfFolder(folder);
   if (states.has_value()) {
     version->id = *states;
   } else if (folder.starts_with('v') && !digits.empty()) {
@@ -66,23 +46,34 @@ void SetNames(std::string_view folder, const std::optional<std::string>& states,
   } else {
     version->id = digits;
   }
-  const std::string_view number = delta::NumberOf(version->id);
-  version->number = NumberFrom(number.empty() ? digits : number);
+  version->number = VersionNumber(version->id, folder);
+}
+
+// Returns whether a folder of this name may hold the version `id`: its name has
+// a number, as those of trainers, or is the id.
+bool IsFolderOfVersion(std::string_view folder, std::string_view id) {
+  return !delta::DigitsOfFolder(folder).empty() || folder == id;
 }
 
 // Returns whether a shard is as long as its header says, and adds its size.
-bool IsWhole(const ByteSource& index, const std::string& file,
-             uint64_t* bytes) {
+// Fails if it cannot be read.
+Result<bool> IsWhole(const ByteSource& index, const std::string& file,
+                     uint64_t* bytes) {
   if (file.find('/') != file.npos) return false;
   const auto source = index.OpenNeighbour(file);
-  if (!source.ok()) return false;
-  *bytes += (*source)->size();
-  return safetensors::OpenSafetensors(*source, {}).ok();
+  Status status = source.status();
+  if (source.ok()) {
+    *bytes += (*source)->size();
+    status = safetensors::OpenSafetensors(*source, {}).status();
+  }
+  if (IsOfSource(status) && status.code() != Code::kNotFound) return status;
+  return status.ok();
 }
 
-// Reads the index of a version and the headers of its shards.
-Status Describe(const VersionFolder& folder, const SourceOptions& options,
-                WeightVersion* version) {
+}  // namespace
+
+Status DescribeVersion(const VersionFolder& folder,
+                       const SourceOptions& options, WeightVersion* version) {
   version->path = folder.path;
   const std::string_view name = LastPart(folder.path);
   SetNames(name, std::nullopt, version);
@@ -103,6 +94,10 @@ Status Describe(const VersionFolder& folder, const SourceOptions& options,
     return Status();
   }
   SetNames(name, delta::VersionOf(index->metadata), version);
+  if (!IsFolderOfVersion(name, version->id)) {
+    version->id.clear();
+    return Status();
+  }
   version->tensors = index->weight_map->size();
   bool is_valid = true;
   if (delta::IsDelta(index->metadata)) {
@@ -118,13 +113,15 @@ Status Describe(const VersionFolder& folder, const SourceOptions& options,
   }
   if (!is_valid) version->missing.emplace_back(kVersionIndexName);
   for (const std::string& file : index->files) {
-    if (!IsWhole(**source, file, &version->bytes)) {
-      version->missing.push_back(file);
-    }
+    HAULWAY_ASSIGN(const bool is_whole,
+                   IsWhole(**source, file, &version->bytes));
+    if (!is_whole) version->missing.push_back(file);
   }
   version->complete = version->missing.empty();
   return Status();
 }
+
+namespace {
 
 // Adds a file of a version to the folders that were found.
 void AddFile(const std::string& root, std::string_view file,
@@ -144,10 +141,21 @@ void AddFile(const std::string& root, std::string_view file,
   const bool is_index = name == kVersionIndexName;
   const bool is_shard = name.ends_with(".safetensors") &&
                         name.find('/') == name.npos && !name.starts_with('.');
-  if (!is_index && !(is_shard && !DigitsOf(folder).empty())) return;
+  if (!is_index && !(is_shard && !delta::DigitsOfFolder(folder).empty()))
+    return;
   VersionFolder& found = (*folders)[fmt::format("{}{}", parent, folder)];
   found.path = fmt::format("{}{}", parent, folder);
   found.has_index |= is_index;
+}
+
+// Returns whether a link leads to another folder of the folder in which it is.
+bool IsLinkWithin(const std::filesystem::directory_entry& entry) {
+  std::error_code error;
+  if (!entry.is_symlink(error)) return false;
+  namespace fs = std::filesystem;
+  const fs::path own = fs::canonical(entry.path().parent_path(), error);
+  const fs::path target = fs::canonical(entry.path(), error);
+  return !error && target.parent_path() == own;
 }
 
 // Lists the files in the folders of a local folder.
@@ -163,7 +171,7 @@ Status ListLocal(const std::string& root, const std::string& path,
   for (const fs::directory_iterator end; !error && at != end;
        at.increment(error)) {
     std::error_code ignored;
-    if (!at->is_directory(ignored)) continue;
+    if (!at->is_directory(ignored) || IsLinkWithin(*at)) continue;
     const std::string name = at->path().filename().string();
     if (name == "updates") {
       HAULWAY_TRY(ListLocal(root, at->path().string(), folders));
@@ -171,12 +179,18 @@ Status ListLocal(const std::string& root, const std::string& path,
     }
     const std::string within =
         path == root ? name : fmt::format("updates/{}", name);
-    for (fs::directory_iterator file(at->path(), ignored);
-         !ignored && file != end; file.increment(ignored)) {
+    fs::directory_iterator file(at->path(), ignored);
+    for (; !ignored && file != end; file.increment(ignored)) {
       AddFile(root + "/",
               fmt::format("{}/{}/{}", root, within,
                           file->path().filename().string()),
               folders);
+    }
+    // It may have been removed meanwhile.
+    if (ignored && ignored != std::errc::no_such_file_or_directory &&
+        !delta::DigitsOfFolder(name).empty()) {
+      return Status::FromErrno(ignored.value(), "cannot list the version")
+          .Of(at->path().string());
     }
   }
   return Status();
@@ -185,7 +199,7 @@ Status ListLocal(const std::string& root, const std::string& path,
 }  // namespace
 
 Result<std::vector<VersionFolder>> FindVersionFolders(
-    std::string_view uri, const RemoteOptions& remote) {
+    std::string_view uri, const RemoteOptions& remote, bool* has_latest) {
   std::map<std::string, VersionFolder> folders;
   if (const auto path = LocalPath(uri)) {
     std::string root = path->empty() ? "." : *path;
@@ -197,6 +211,9 @@ Result<std::vector<VersionFolder>> FindVersionFolders(
     HAULWAY_ASSIGN(const std::vector<std::string> files,
                    ListFolder(root, Depth::kRecursive, remote));
     for (const std::string& file : files) AddFile(root, file, &folders);
+    if (has_latest != nullptr) {
+      *has_latest = std::ranges::binary_search(files, root + "latest");
+    }
   }
   std::vector<VersionFolder> found;
   for (auto& [name, folder] : folders) found.push_back(std::move(folder));
@@ -214,7 +231,7 @@ Result<std::vector<WeightVersion>> ListVersions(std::string_view uri,
     options.remote = remote;
     const int threads = LocalPath(uri).has_value() ? 1 : kThreadsOfServers;
     HAULWAY_TRY(ParallelFor(folders.size(), threads, [&](uint64_t i) {
-      return Describe(folders[i], options, &versions[i]);
+      return DescribeVersion(folders[i], options, &versions[i]);
     }));
     // Any other checkpoint neither states a version nor is named as one.
     std::erase_if(versions, [](const WeightVersion& version) {

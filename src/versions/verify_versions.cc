@@ -45,7 +45,7 @@ class VersionsVerifier {
         HAULWAY_TRY(CheckChain(versions_[i]));
       }
     }
-    report_.ok = report_.findings.empty();
+    report_.ok = report_.findings.empty() && report_.unchecked.empty();
     return std::move(report_);
   }
 
@@ -100,24 +100,35 @@ class VersionsVerifier {
     return true;
   }
 
-  // Returns whether a version before this one, in its chain, was found faulty.
-  bool BuildsOnFaulty(const WeightVersion& version) const {
-    const WeightVersion* at = &version;
-    for (size_t steps = 0; steps <= versions_.size(); ++steps) {
-      if (at->kind != "delta") return false;
+  // Returns the rows of a version and of those on which it builds, it first.
+  std::vector<size_t> ChainOf(const WeightVersion& version) const {
+    std::vector<size_t> chain = {
+        static_cast<size_t>(&version - versions_.data())};
+    while (versions_[chain.back()].kind == "delta" &&
+           chain.size() <= versions_.size()) {
       const auto base =
           std::ranges::find_if(versions_, [&](const WeightVersion& one) {
-            return delta::IsSameVersion(one.id, at->base);
+            return delta::IsSameVersion(one.id, versions_[chain.back()].base);
           });
-      if (base == versions_.end()) return false;
-      if (!is_good_[base - versions_.begin()]) return true;
-      at = &*base;
+      if (base == versions_.end()) break;
+      chain.push_back(static_cast<size_t>(base - versions_.begin()));
     }
-    return false;
+    return chain;
+  }
+
+  // Returns whether the chain lacks only the checkpoint before the first
+  // version, which nobody named.
+  bool LacksOnlyBase(const std::vector<size_t>& chain) const {
+    const WeightVersion& first = versions_[chain.back()];
+    return options_.source.base.empty() && first.kind == "delta" &&
+           chain.size() <= versions_.size() &&
+           delta::CheckBase(first.id, first.base, std::nullopt).ok();
   }
 
   Status CheckChain(const WeightVersion& version) {
-    if (BuildsOnFaulty(version)) return Status();
+    const std::vector<size_t> chain = ChainOf(version);
+    const auto is_faulty = [&](size_t row) { return !is_good_[row]; };
+    if (std::ranges::any_of(chain, is_faulty)) return Status();
     const auto open =
         [&]() -> Result<std::unique_ptr<const delta::VersionReader>> {
       HAULWAY_ASSIGN(const auto source, OpenIndex(version));
@@ -125,6 +136,15 @@ class VersionsVerifier {
       return OpenVersionReader(*source, index, {});
     };
     const auto reader = OrNoMemory(open);
+    if (reader.status().code() == Code::kNotFound && LacksOnlyBase(chain)) {
+      for (size_t i = chain.size(); i > 0; --i) {
+        const std::string& id = versions_[chain[i - 1]].id;
+        if (std::ranges::count(report_.unchecked, id) == 0) {
+          report_.unchecked.push_back(id);
+        }
+      }
+      return Status();
+    }
     if (!reader.ok()) return Note(reader.status(), version.id);
     HAULWAY_ASSIGN(const CheckedTensors checked,
                    CheckChanged(**reader, options_.threads, options_.cancel));

@@ -1,4 +1,4 @@
-// Finds the folders of versions.
+// Finds the folders of versions, and describes versions.
 
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "haulway/delta.h"
 #include "haulway/open.h"
 #include "haulway/status.h"
 
@@ -17,8 +18,16 @@ struct VersionFolder {
 };
 
 // Returns the folders below `uri` that have the index of a version, or the name
-// of one and a shard. Fails as ListVersions() does.
+// of one and a shard. Sets `has_latest` to whether there is a file of that
+// name. Fails as ListVersions() does.
 Result<std::vector<VersionFolder>> FindVersionFolders(
-    std::string_view uri, const RemoteOptions& remote);
+    std::string_view uri, const RemoteOptions& remote,
+    bool* has_latest = nullptr);
+
+// Reads the index of a version and the headers of its shards. `version` has no
+// id if the folder is not of a version. Fails if the index cannot be read;
+// other faults are missing files of the version.
+Status DescribeVersion(const VersionFolder& folder,
+                       const SourceOptions& options, WeightVersion* version);
 
 }  // namespace haulway
