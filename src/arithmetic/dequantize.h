@@ -1,0 +1,37 @@
+// Presents a checkpoint with quantized weights as one with plain weights.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "haulway/dtype.h"
+#include "haulway/format.h"
+#include "haulway/quantization.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+
+namespace haulway::arithmetic {
+
+struct PlainCheckpoint {
+  std::unique_ptr<const FormatReader> reader;
+  // Nothing if no weight is quantized; `reader` is the same then.
+  std::optional<Dequantized> dequantized;
+};
+
+// Opens the plain weights of `reader`. They are computed when they are read,
+// each range by itself; all other tensors stay what they are. If a weight is
+// quantized, the result is a flat dict. `beside`: the file that was opened; its
+// folder may have config.json. `to`: as for FindWeights(). Fails as that does,
+// and as ReadDeclaration() does.
+Result<PlainCheckpoint> Dequantize(std::unique_ptr<const FormatReader> reader,
+                                   const ByteSource& beside,
+                                   std::optional<DType> to);
+
+// Returns how the weights are quantized; nothing if no tensor could be such a
+// weight. Fails as ReadDeclaration() does. Counts what it can of weights that
+// Dequantize() refuses.
+Result<std::optional<Quantization>> DescribeQuantization(
+    const FormatReader& reader, const ByteSource& beside);
+
+}  // namespace haulway::arithmetic
