@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -20,6 +21,7 @@
 #include "haulway/format.h"
 #include "haulway/index.h"
 #include "haulway/open.h"
+#include "haulway/quantization.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 
@@ -58,6 +60,21 @@ class HAULWAY_EXPORT Checkpoint {
   Status CheckCast(uint32_t tensor) const;
   Status CheckCastOfStorage(uint32_t storage) const;
 
+  // Returns what opening with OpenOptions::dequantize did; nothing without it,
+  // or if no weight is quantized.
+  const std::optional<Dequantized>& dequantized() const HAULWAY_LIFETIME_BOUND;
+  // Returns how the weights are quantized, or were before they were
+  // dequantized; nothing if none is and config.json does not say so. Reads
+  // config.json beside the file. Fails as reading does, and with kCorrupt if it
+  // is no JSON object.
+  Result<std::optional<Quantization>> DescribeQuantization() const;
+
+  // Returns the file that was opened, whose neighbours are those of its folder;
+  // source() may be of other files. Null for formats that the caller
+  // implements.
+  const std::shared_ptr<const ByteSource>& opened() const
+      HAULWAY_LIFETIME_BOUND;
+
   // Copies the elements into `out`, densely and in row-major order. Elements
   // are as stored, in this machine's byte order; the caller applies `conjugate`
   // and `negative`. Requires: out.size() == tensor.nbytes. Fails with
@@ -88,6 +105,11 @@ class HAULWAY_EXPORT Checkpoint {
 
  private:
   struct State;
+  // Fails for FP8 of a model that is declared to be quantized: its scales lie
+  // in another file, or are lost.
+  Status CheckDeclared(uint32_t tensor) const;
+  // Adds the declared method to a refusal.
+  Status WithMethod(Status status) const;
   std::unique_ptr<const FormatReader> reader_;
   std::unique_ptr<State> state_;
 };

@@ -202,6 +202,14 @@ struct ConvertReport {
   std::vector<TensorProof> proof;  // Sorted by name.
   std::vector<TieNote> ties;
   std::vector<LeftOut> left_out;
+  // The method with which the weights of the old file were quantized; empty:
+  // none.
+  std::string quantization;
+  uint64_t dequantized = 0;  // Weights that are plain in the new file.
+  // Tensors that only quantized weights need.
+  std::vector<std::string> dropped;
+  // Other files of the model that were copied into the folder.
+  std::vector<std::string> copied;
   WriteStats write;  // Total of all files; `seconds` is the time of the call.
 };
 
@@ -218,6 +226,16 @@ inline constexpr FieldTable kConvertReportFields{
           "tensors that share memory in the old file"),
     Field("left_out", &ConvertReport::left_out,
           "content that the new file does not have"),
+    Field("quantization", &ConvertReport::quantization,
+          "method with which the weights were quantized",
+          Spelling::kTextOrNone),
+    Field("dequantized", &ConvertReport::dequantized,
+          "weights that were dequantized"),
+    Field("dropped", &ConvertReport::dropped,
+          "tensors that only quantized weights need"),
+    Field("copied", &ConvertReport::copied,
+          "other files of the model that were copied into the folder",
+          Spelling::kPath),
     FieldsOfMember(&ConvertReport::write),
 };
 constexpr const auto& FieldsOf(const ConvertReport&) {
@@ -235,12 +253,15 @@ HAULWAY_EXPORT Result<Format> FormatToConvertTo(std::string_view name);
 // written. If `path` ends in '/' or is a folder, the files go into the folder
 // under the names that huggingface_hub gives them ("model.safetensors",
 // "pytorch_model.bin"); `to` must be set, and files that an older checkpoint of
-// these names left there are removed at the end. With `to` kTorchDcp, `path` is
-// always a folder, which is made a directory of torch.distributed.checkpoint
-// with data files of shard_bytes: the directory holds the old checkpoint until
-// its `.metadata` is replaced, last of all. A safetensors file gets the
-// metadata "format": "pt" if it has no other metadata and the tensors are
-// torch's.
+// these names left there are removed at the end. If the old file has a
+// config.json beside it, it and the other files of the model that hold no
+// weights are copied there; config.json then says the new dtype, and nothing of
+// a quantization that is gone. With `to` kTorchDcp, `path` is always a folder,
+// which is made a directory of torch.distributed.checkpoint with data files of
+// shard_bytes: the directory holds the old checkpoint until its `.metadata` is
+// replaced, last of all; no other files are copied there. A safetensors file
+// gets the metadata "format": "pt" if it has no other metadata and the tensors
+// are torch's.
 //
 // Fails with kInvalidArgument for a target dtype or a tensor in `dtype_of` that
 // is not floating-point, equal names, and a `path` that is the source file

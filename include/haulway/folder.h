@@ -52,8 +52,8 @@ class HAULWAY_EXPORT FolderFiles {
 
   // Returns the folders that are checkpoints, as names that end in '/'.
   std::vector<std::string> Folders() const;
-  // Returns whether a file is a part of a checkpoint for which another file or
-  // the folder stands.
+  // Returns whether a file is the temporary of a save, or a part of a
+  // checkpoint for which another file or the folder stands.
   bool IsPart(const std::string& name) const;
   // Reads the indexes that were noted, for IsCheckpoint().
   void ReadIndexes();
@@ -69,6 +69,7 @@ class HAULWAY_EXPORT FolderFiles {
     uint64_t shards = 0;    // Files of processes, by their names.
     // The first file of each set of files that are named as parts.
     std::map<std::string, std::string, std::less<>> sets;
+    uint64_t ranks = 0;   // Files of the processes of a training.
     uint64_t others = 0;  // Other checkpoints, indexes included.
   };
 
@@ -82,8 +83,8 @@ class HAULWAY_EXPORT FolderFiles {
 };
 
 // Returns the files of a folder and its subfolders to call VerifyFound() for,
-// sorted by name: those of ListFiles(), with FolderFiles::Folders() in place of
-// their parts. Fails as ListFiles() does.
+// sorted: those of ListFiles() but temporaries of saves, FolderFiles::Folders()
+// in place of their parts. Fails as ListFiles() does.
 HAULWAY_EXPORT Result<std::vector<std::string>> ListFilesToVerify(
     std::string_view folder, const RemoteOptions& remote);
 

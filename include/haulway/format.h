@@ -70,6 +70,7 @@ struct Capabilities {
   bool digests = false;   // Payloads have checksums.
   bool nested = false;    // An object of dicts and lists, not only names.
   bool views = false;     // Tensors can share storages and have strides.
+  bool no_data = false;   // Tensors can lack data (meta tensors).
   bool metadata = false;  // Text by key beside the tensors,
   bool values = false;    // and numbers, flags and lists.
   // A file holds nothing else: no pickles and no code. Scanning such a file
@@ -136,14 +137,22 @@ struct FormatEntry {
       const TensorsToWrite& tensors, const SaveOptions& options) = nullptr;
   // Null if files do not state their place.
   const PlaceFunctions* place = nullptr;
+  // Which of the options of OpenOptions that only some formats have this one
+  // takes: "part", "weights", "replicas", "split_layers".
+  std::span<const std::string_view> takes = {};
 };
 
 // All formats, in the order in which they are tried.
 HAULWAY_EXPORT std::span<const FormatEntry> Formats();
 HAULWAY_EXPORT const FormatEntry& EntryOf(Format format);
+// Fails with kInvalidArgument if an option is given that only other formats
+// take, and names them.
+HAULWAY_EXPORT Status CheckTaken(const FormatEntry& format,
+                                 const OpenOptions& options);
 // Returns the spelling in JSON: "torch", "torch-legacy", "torch-tar",
 // "torchscript", "torch-package", "torch-dcp", "tensorizer", "safetensors",
-// "safetensors-dcp", "safetensors-delta", "gguf", "npy", "npz".
+// "safetensors-dcp", "safetensors-delta", "torch-ranks", "deepspeed", "gguf",
+// "npy", "npz".
 HAULWAY_EXPORT std::string_view Name(Format format);
 // Returns the format with a suffix that `path` ends in, regardless of case;
 // null if there is none.

@@ -49,7 +49,8 @@ typedef enum haulway_code {
   HAULWAY_AUTH = 12,
   HAULWAY_UNSUPPORTED = 13,
   HAULWAY_CANCELLED = 14,
-  HAULWAY_INTERNAL = 15
+  HAULWAY_INTERNAL = 15,
+  HAULWAY_SIGNATURE = 16
 } haulway_code;
 
 /* An open checkpoint. */

@@ -19,6 +19,7 @@
 
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
+#include "haulway/sharding.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 
@@ -40,9 +41,14 @@ enum class Format : uint8_t {
   kSafetensorsDcp,
   // A version of weights: a checkpoint, and what changed since.
   kSafetensorsDelta,
+  // The files of the processes of a training, of torch.distributed or of
+  // DeepSpeed, in a folder.
+  kTorchRanks,
+  kDeepSpeed,
 };
 
 inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;
+inline constexpr uint32_t kNoSharding = 0xFFFFFFFF;
 
 enum class Encoding : uint8_t {
   kRaw,
@@ -96,7 +102,9 @@ struct TensorInfo {
   bool conjugate = false;  // The caller must conjugate the stored elements,
   bool negative = false;   // or negate them, to read them as numbers.
   uint32_t storage = kNoStorage;  // Row of storages.
-  uint64_t storage_offset = 0;    // In elements.
+  // Row of shardings, for what one process holds of a tensor.
+  uint32_t sharding = kNoSharding;
+  uint64_t storage_offset = 0;  // In elements.
   std::span<const int64_t> shape;
   std::span<const int64_t> strides;  // In elements.
   uint64_t nbytes = 0;               // Number of elements times element size.
@@ -113,8 +121,14 @@ struct Entry {
 using FactArray =
     std::variant<std::vector<bool>, std::vector<int64_t>, std::vector<uint64_t>,
                  std::vector<double>, std::vector<std::string>>;
+// A value of several parts, as JSON.
+struct FactJson {
+  std::string text;
+
+  bool operator==(const FactJson&) const = default;
+};
 using FactValue = std::variant<std::monostate, bool, int64_t, uint64_t,
-                               std::string, double, FactArray>;
+                               std::string, double, FactArray, FactJson>;
 struct Fact {
   std::string name;  // "version", "byteorder", "alignment", ...
   FactValue value;
@@ -143,6 +157,8 @@ struct CheckpointIndex {
   LongVector<Entry> entries;
   LongVector<TensorInfo> tensors;
   LongVector<StorageInfo> storages;
+  std::vector<Sharding> shardings;
+  std::vector<ProcessMesh> meshes;
   // True if the payload offset of every storage is known without reading its
   // frame.
   bool offsets_computed = false;

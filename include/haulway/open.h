@@ -37,11 +37,14 @@
 #include <vector>
 
 #include "haulway/fields.h"
+#include "haulway/signature.h"
 #include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 
 namespace haulway {
+
+class SignedModel;  // signing.h
 
 // The default of every option `retries`: how often a request that failed with
 // kUnavailable or kTimeout is repeated.
@@ -163,6 +166,19 @@ inline constexpr FieldTable kRemoteOptionFields{
     Field("retries", &RemoteOptions::retries,
           "how often a failed read or request is repeated",
           {.most = 1000, .in_python = false}),
+    Field(
+        "retry_budget", &RemoteOptions::retry_budget,
+        "how often requests are repeated in all; one that succeeds gives back "
+        "a tenth",
+        {.in_python = false, .flag = "-"}),
+    Field("first_wait", &RemoteOptions::first_wait,
+          "seconds that the first retry waits at most; twice as long for each "
+          "further one",
+          {.in_python = false, .flag = "-"}),
+    Field(
+        "longest_wait", &RemoteOptions::longest_wait,
+        "seconds that a retry waits at most, even if the server asks for more",
+        {.in_python = false, .flag = "-"}),
 };
 constexpr const auto& FieldsOf(const RemoteOptions&) {
   return kRemoteOptionFields;
@@ -182,6 +198,12 @@ struct SourceOptions {
   // The checkpoint at the start of a chain of versions, a path or URL. Used if
   // there is none beside the versions.
   std::string base{};
+  // The required signer of the model that is opened. `signed_model`, from
+  // OpenSignedModel() (signing.h), has been checked already; if it is null and
+  // `signature` asks for a signature, OpenSource() makes one. Then every file
+  // is compared with the signature before its bytes are returned.
+  SignatureOptions signature{};
+  std::shared_ptr<SignedModel> signed_model{};
 };
 
 inline constexpr FieldTable kSourceOptionFields{

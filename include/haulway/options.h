@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@
 #include "haulway/status.h"
 
 namespace haulway {
+
+enum class DType : uint8_t;  // haulway/dtype.h
 
 inline constexpr size_t kKeyBytes = 32;
 
@@ -127,6 +130,22 @@ struct ParseLimits {
   uint32_t max_kdf_derivations = 16;
 };
 
+// Which weights of a checkpoint of DeepSpeed: the 32-bit ones of the optimizer,
+// or those with which the model computes.
+enum class TrainedWeights : uint8_t { kMaster, kModel };
+inline constexpr std::string_view kTrainedWeightsWords[] = {"master", "model"};
+constexpr std::span<const std::string_view> WordsOf(TrainedWeights) {
+  return kTrainedWeightsWords;
+}
+
+// Elements that several processes saved are compared, or those of the first
+// process are taken.
+enum class Replicas : uint8_t { kCheck, kFirst };
+inline constexpr std::string_view kReplicasWords[] = {"check", "first"};
+constexpr std::span<const std::string_view> WordsOf(Replicas) {
+  return kReplicasWords;
+}
+
 struct OpenOptions {
   Strictness strictness = Strictness::kStrict;
   ParseLimits limits;
@@ -150,6 +169,24 @@ struct OpenOptions {
   bool keep_meta = false;
   // Open a file that is a part of a model as it is, without the other parts.
   bool alone = false;
+  // The kind of state to open, for the files of the processes of a training:
+  // "optim"; empty: the model.
+  std::string part;
+  TrainedWeights weights = TrainedWeights::kMaster;
+  Replicas replicas = Replicas::kCheck;
+  // Give each layer tensors of its own, instead of one tensor of all layers,
+  // for directories of torch.distributed.checkpoint that Megatron wrote.
+  bool split_layers = false;
+  // Present quantized weights as plain ones, computed when they are read; the
+  // tensors with their scales disappear. config.json beside the file says how
+  // they are quantized. No effect if nothing is quantized.
+  bool dequantize = false;
+  // The dtype of such weights, a floating-point one; by default that of
+  // config.json, otherwise BF16; F32 for ggml's types.
+  std::optional<DType> dequantized_dtype = std::nullopt;
+  // Allow casts of the stored numbers of quantized weights, and of their
+  // scales.
+  bool raw = false;
 };
 
 inline constexpr FieldTable kOpenOptionFields{
@@ -164,6 +201,28 @@ inline constexpr FieldTable kOpenOptionFields{
     Field("alone", &OpenOptions::alone,
           "open one part of a model in several GGUF files by itself, without "
           "the others"),
+    Field("part", &OpenOptions::part,
+          "which state of the files that the processes of a training wrote: "
+          "model, optim, extra_state or another prefix of their names; see "
+          "docs/rank-files.md",
+          {.value_name = "NAME"}),
+    Field("weights", &OpenOptions::weights,
+          "which weights of a checkpoint of DeepSpeed: the optimizer's, in 32 "
+          "bits, or the model's"),
+    Field("replicas", &OpenOptions::replicas,
+          "compare what several processes of a training saved of the same "
+          "tensor, or take the first one's"),
+    Field("split_layers", &OpenOptions::split_layers,
+          "split the tensors in which Megatron stacks those of all layers: "
+          "X.layers.Y becomes X.layers.0.Y, X.layers.1.Y, and so on"),
+    Field("dequantize", &OpenOptions::dequantize,
+          "present quantized weights as plain ones, computed when they are "
+          "read; see docs/quantized.md",
+          {.flag = "-"}),
+    Field("raw", &OpenOptions::raw,
+          "allow casts of the stored numbers of quantized weights and of their "
+          "scales",
+          {.flag = "-"}),
     Field("debug", &OpenOptions::debug_offsets,
           "compare every computed offset with the one in its header when the "
           "file is opened",

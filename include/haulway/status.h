@@ -73,6 +73,7 @@ enum class Code : uint8_t {
   kUnsupported,       // Legal, but not implemented.
   kCancelled,         // The caller asked to stop.
   kInternal,          // A bug in Haulway.
+  kSignature,         // A model is not signed by whom the caller trusts.
 };
 
 // Returns the enumerator's spelling, "kCorrupt".

@@ -54,6 +54,7 @@ using haulway::TensorRequest;
 static_assert(static_cast<int>(Code::kOk) == HAULWAY_OK);
 static_assert(static_cast<int>(Code::kTruncated) == HAULWAY_TRUNCATED);
 static_assert(static_cast<int>(Code::kInternal) == HAULWAY_INTERNAL);
+static_assert(static_cast<int>(Code::kSignature) == HAULWAY_SIGNATURE);
 
 std::string& LastError() {
   thread_local std::string message;

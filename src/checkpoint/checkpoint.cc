@@ -1,3 +1,10 @@
+// Design: a checkpoint is a FormatReader and what is derived from its index when
+// it is first asked for: names, scales beside tensors, and what config.json
+// declares. Each is made once, by whichever thread asks first. Plain weights of
+// quantized ones are no special case here: opening replaces the reader by one
+// that shows them. Indexing names while opening was left out: loading a whole
+// checkpoint does not need it.
+
 #include "haulway/checkpoint.h"
 
 #include <fmt/format.h>
@@ -11,6 +18,8 @@
 #include <string>
 #include <utility>
 
+#include "arithmetic/declaration.h"
+#include "arithmetic/dequantize.h"
 #include "base/name_index.h"
 #include "base/no_memory.h"
 #include "base/text.h"
@@ -31,6 +40,19 @@ bool MayPass(const Result<std::shared_ptr<const Checkpoint>>& opened) {
   return code == Code::kUnavailable || code == Code::kTimeout;
 }
 
+Status CheckDequantize(const OpenOptions& options) {
+  if (options.raw) {
+    return Status(Code::kInvalidArgument,
+                  "dequantize and raw contradict each other: expected one");
+  }
+  const auto dtype = options.dequantized_dtype;
+  if (!dtype.has_value() || CanCast(DType::kF32, *dtype)) return Status();
+  return Status(Code::kInvalidArgument,
+                fmt::format("weights cannot be dequantized to dtype {}: "
+                            "expected a floating-point one",
+                            Name(*dtype)));
+}
+
 struct NameOf {
   const LongVector<Entry>& entries;
   std::string_view operator()(uint32_t i) const { return entries[i].name; }
@@ -44,12 +66,28 @@ struct Checkpoint::State {
     std::call_once(scaled_found, [&] { scaled.emplace(index); });
     return *scaled;
   }
+  // What the files beside the checkpoint declare.
+  const Result<arithmetic::Declaration>& Declared() {
+    std::call_once(declared_read, [&] {
+      if (opened == nullptr) {
+        declared.emplace(arithmetic::Declaration());
+      } else {
+        declared.emplace(arithmetic::ReadDeclaration(*opened));
+      }
+    });
+    return *declared;
+  }
 
   std::once_flag filled;
   bool has_index = false;  // False if there was no memory for it.
   NameIndex names;
   std::once_flag scaled_found;
   std::optional<ScaledTensors> scaled;
+  std::once_flag declared_read;
+  std::optional<Result<arithmetic::Declaration>> declared;
+  bool allows_casts = false;
+  std::shared_ptr<const ByteSource> opened;  // The file that was opened.
+  std::optional<Dequantized> dequantized;
   RemoteStats opening;
   std::once_flag opening_taken;
 };
@@ -69,16 +107,20 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
   }
   const std::string name(source->name());
   const auto open = [&]() -> Result<std::shared_ptr<const Checkpoint>> {
+    const auto parsing = source->BeginParsing();
     HAULWAY_ASSIGN(Detected found, DetectWhole(source, options));
     auto& reader = found.reader;
     if (reader == nullptr) {
-      HAULWAY_ASSIGN(reader, wanted != nullptr && IsOfShards(*found.format)
+      // Scales may lie in any shard.
+      const bool has_choice = wanted != nullptr && !options.dequantize;
+      HAULWAY_ASSIGN(reader, has_choice && IsOfShards(*found.format)
                                  ? OpenShardsWith(found.source, options, wanted)
                                  : found.format->open(found.source, options));
     }
     // Formats that can be encrypted report themselves why the key does not
     // match, as do checkpoints in several files.
     const FormatEntry& entry = EntryOf(reader->index().format);
+    HAULWAY_TRY(CheckTaken(entry, options));
     if (!options.key.empty() && !entry.can.encrypt &&
         !IsOfShards(*found.format)) {
       return Status(Code::kAuth,
@@ -87,7 +129,19 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
                                 entry.name));
     }
     if (!options.alone) HAULWAY_TRY(RefuseDeltaShard(*reader));
+    std::optional<Dequantized> dequantized;
+    if (options.dequantize) {
+      HAULWAY_TRY(CheckDequantize(options));
+      HAULWAY_ASSIGN(auto plain,
+                     arithmetic::Dequantize(std::move(reader), *found.source,
+                                            options.dequantized_dtype));
+      reader = std::move(plain.reader);
+      dequantized = std::move(plain.dequantized);
+    }
     const auto made = std::make_shared<Checkpoint>(std::move(reader));
+    made->state_->allows_casts = options.raw;
+    made->state_->opened = found.source;
+    made->state_->dequantized = std::move(dequantized);
     const auto asked = found.source->remote_stats();
     if (asked.has_value()) made->state_->opening = *asked;
     return std::shared_ptr<const Checkpoint>(made);
@@ -131,12 +185,74 @@ const TensorInfo* Checkpoint::Find(std::string_view name) const {
 }
 
 Status Checkpoint::CheckCast(uint32_t tensor) const {
-  return OrNoMemory([&] { return state_->Scaled(index()).CheckCast(tensor); });
+  if (state_->allows_casts) return Status();
+  return OrNoMemory([&]() -> Status {
+    HAULWAY_TRY(WithMethod(state_->Scaled(index()).CheckCast(tensor)));
+    return CheckDeclared(tensor);
+  });
+}
+
+Status Checkpoint::CheckDeclared(uint32_t tensor) const {
+  const DType dtype = index().tensors[tensor].dtype;
+  if (state_->dequantized.has_value() || ItemBytes(dtype) != 1 ||
+      Describe(dtype).kind != DTypeKind::kFloat) {
+    return Status();
+  }
+  const Result<arithmetic::Declaration>& declared = state_->Declared();
+  if (!declared.ok()) return declared.status();
+  if (declared->method.empty()) return Status();
+  Status status(
+      Code::kUnsupported,
+      "a cast would change what its numbers mean, and its scales are not in "
+      "this file: dequantize the whole model (--dequantize), or cast the "
+      "stored "
+      "numbers (--raw)");
+  const auto named = std::ranges::find(entries(), tensor, &Entry::tensor);
+  if (named != entries().end()) {
+    status = std::move(status).In(Quote(named->name));
+  }
+  return WithMethod(std::move(status));
 }
 
 Status Checkpoint::CheckCastOfStorage(uint32_t storage) const {
-  return OrNoMemory(
-      [&] { return state_->Scaled(index()).CheckCastOfStorage(storage); });
+  if (state_->allows_casts) return Status();
+  return OrNoMemory([&]() -> Status {
+    HAULWAY_TRY(
+        WithMethod(state_->Scaled(index()).CheckCastOfStorage(storage)));
+    const auto& tensors = index().tensors;
+    for (uint32_t row = 0; row < tensors.size(); ++row) {
+      if (tensors[row].storage == storage) HAULWAY_TRY(CheckDeclared(row));
+    }
+    return Status();
+  });
+}
+
+Status Checkpoint::WithMethod(Status status) const {
+  if (status.ok()) return status;
+  const Result<arithmetic::Declaration>& declared = state_->Declared();
+  if (!declared.ok() || declared->method.empty()) return status;
+  return std::move(status).In(
+      fmt::format("a model quantized by {}", Escape(declared->method)));
+}
+
+const std::shared_ptr<const ByteSource>& Checkpoint::opened() const {
+  return state_->opened;
+}
+
+const std::optional<Dequantized>& Checkpoint::dequantized() const {
+  return state_->dequantized;
+}
+
+Result<std::optional<Quantization>> Checkpoint::DescribeQuantization() const {
+  using Described = std::optional<Quantization>;
+  return OrNoMemory([&]() -> Result<Described> {
+    if (state_->dequantized.has_value()) {
+      return Described(state_->dequantized->quantization);
+    }
+    const ByteSource& beside =
+        state_->opened == nullptr ? source() : *state_->opened;
+    return arithmetic::DescribeQuantization(*reader_, beside);
+  });
 }
 
 RemoteStats Checkpoint::TakeOpeningStats() const {

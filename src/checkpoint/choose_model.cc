@@ -108,7 +108,15 @@ std::vector<Candidate> FindOthers(std::span<const std::string> names,
   }
   if (!found.empty()) return found;
   std::map<std::string, size_t> sets;
+  Candidate ranks;
+  Candidate zero;
+  bool has_ranks = false;
   for (const std::string& name : names) {
+    if (IsOfProcess(name)) {
+      (IsDeepSpeedName(name) ? zero : ranks).push_back(name);
+      has_ranks = has_ranks || MayBeModel(name);
+      continue;
+    }
     if (!MayBeModel(name) || !fits(name)) continue;
     if (const auto part = ParsePart(name)) {
       const auto [set, is_new] = sets.try_emplace(part->Set(), found.size());
@@ -118,6 +126,11 @@ std::vector<Candidate> FindOthers(std::span<const std::string> names,
       }
     }
     found.push_back({name});
+  }
+  // Beside a model, the other states of a training are not one.
+  if (!variant.empty() || (!found.empty() && !has_ranks)) return found;
+  for (Candidate* const one : {&ranks, &zero}) {
+    if (!one->empty()) found.push_back(std::move(*one));
   }
   return found;
 }
@@ -141,6 +154,10 @@ Status None(std::span<const std::string> names) {
 
 bool OpensDirectory(std::string_view name) {
   return std::ranges::find(kDirectoryNames, name) != std::end(kDirectoryNames);
+}
+
+bool IsOfProcess(std::string_view name) {
+  return ParseRankName(name).has_value() || IsDeepSpeedName(name);
 }
 
 bool MayBeModel(std::string_view name) {

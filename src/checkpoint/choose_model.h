@@ -25,6 +25,10 @@ bool OpensDirectory(std::string_view name);
 // that did not get its name.
 bool IsOfUnendedSave(std::string_view name);
 
+// Returns whether a file is named as one process of a training names what it
+// writes.
+bool IsOfProcess(std::string_view name);
+
 // Returns whether a file has the suffix of a format, and is not by its name
 // another thing than a model.
 bool MayBeModel(std::string_view name);

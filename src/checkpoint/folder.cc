@@ -26,6 +26,7 @@
 #include "checkpoint/choose_model.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/sharded_index.h"
+#include "haulway/file_set.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
@@ -42,6 +43,8 @@ namespace fs = std::filesystem;
 // folders to name instead.
 constexpr int kDepthNamed = 1;
 constexpr int kMostSearched = 10'000;
+// DeepSpeed's file with the name of the folder that it wrote last.
+constexpr std::string_view kLatest = "latest";
 
 template <typename Iterator>
 Result<std::vector<std::string>> ListBy(std::string_view folder) {
@@ -118,8 +121,10 @@ Status WithFoldersBelow(const Status& none, std::string_view folder,
   while (root.ends_with('/')) root.pop_back();
   root.push_back('/');
   std::vector<std::string> folders;
+  bool is_old_megatron = false;
   for (const std::string& name : SomeFilesBelow(folder, remote)) {
     const std::string_view last = LastPart(name);
+    is_old_megatron |= last == "model_optim_rng.pt";
     if (!MayBeModel(last) && !IsIndexName(last) && !OpensDirectory(last)) {
       continue;
     }
@@ -128,9 +133,51 @@ Status WithFoldersBelow(const Status& none, std::string_view folder,
     if (folders.empty() || folders.back() != below) folders.push_back(below);
   }
   if (folders.empty()) return none;
+  if (is_old_megatron) {
+    return Status(Code::kUnsupported,
+                  fmt::format("folder holds a file for each process of "
+                              "Megatron's older format, which does not say "
+                              "which dimension was split: open one of {} by "
+                              "itself, or convert them to torch_dist",
+                              ListedNames(folders)));
+  }
   return Status(none.code(),
                 fmt::format("{}; checkpoints are in {}: open one of these",
                             none.message(), ListedNames(folders)));
+}
+
+Result<std::vector<std::string>> Find(std::string_view folder,
+                                      const RemoteOptions& remote,
+                                      std::string_view variant);
+
+// Returns the files in the folder that DeepSpeed's file `latest` names.
+Result<std::vector<std::string>> FindLatest(const std::string& latest,
+                                            const RemoteOptions& remote) {
+  constexpr uint64_t kLongestTag = 4096;
+  const auto source =
+      OpenSource(latest, {.io = IoMode::kPread, .remote = remote});
+  if (!source.ok()) return source.status();
+  std::string tag(std::min((*source)->size(), kLongestTag), '\0');
+  HAULWAY_TRY((*source)->ReadAt(0, std::as_writable_bytes(std::span(tag))));
+  while (!tag.empty() && (tag.back() == '\n' || tag.back() == '\r')) {
+    tag.pop_back();
+  }
+  const bool is_name =
+      !tag.empty() && tag != "." && tag != ".." &&
+      tag.find_first_of(std::string_view("/\\\0", 3)) == tag.npos;
+  if (!is_name) {
+    return Status(Code::kCorrupt,
+                  fmt::format("the file names {}: expected a folder beside it; "
+                              "open the folder of a checkpoint",
+                              Quote(tag)))
+        .Of(ShownName(latest));
+  }
+  const std::string folder = FolderOf(latest) + tag + "/";
+  auto found = Find(folder, remote, "");
+  if (found.ok()) return found;
+  return Status(found.status().code(),
+                fmt::format("{}; the file 'latest' names this folder",
+                            found.status().message()));
 }
 
 Result<std::vector<std::string>> Find(std::string_view folder,
@@ -143,18 +190,26 @@ Result<std::vector<std::string>> Find(std::string_view folder,
   auto chosen = ChooseModel(names, variant);
   if (!chosen.ok()) {
     Status status = chosen.status();
+    const auto latest = std::ranges::find(names, kLatest);
+    if (status.code() == Code::kNotFound && latest != names.end()) {
+      return FindLatest(files[latest - names.begin()], remote);
+    }
     if (status.code() == Code::kNotFound) {
       status = WithFoldersBelow(status, folder, remote);
     }
     return std::move(status).Of(ShownName(folder));
   }
-  // What is left of a set is not a checkpoint, nor is one of its shards.
+  // What is left of a set is not a checkpoint, nor is one of its shards. Shards
+  // of processes are whole while others wait under hidden names.
+  const std::string waiting = std::ranges::all_of(*chosen, IsNamedAsDcpShard)
+                                  ? fmt::format("{}/{}", folder, kOpenSet)
+                                  : fmt::format("{}/", folder);
   if (std::ranges::any_of(*chosen, IsNamedAsShard) &&
-      !FindTemporary(std::string(folder) + "/").empty()) {
+      !FindTemporary(waiting).empty()) {
     return Status(Code::kNotFound,
                   fmt::format("folder {} holds no whole checkpoint: a save "
-                              "into it goes on, or did not end",
-                              Quote(folder)));
+                              "into it goes on, or did not end: save again",
+                              QuotePath(folder)));
   }
   for (std::string& name : *chosen) {
     name = files[std::ranges::find(names, name) - names.begin()];
@@ -273,6 +328,8 @@ void FolderFiles::Note(const std::string& name) {
   if (is_index) unread_.push_back(name);
   if (IsNamedAsDcpShard(last)) {
     ++folder.shards;
+  } else if (IsOfProcess(last)) {
+    ++folder.ranks;
   } else if (const auto part = ParsePart(last); part && !is_index) {
     std::string& first = folder.sets[part->Set()];
     if (first.empty() || name < first) first = name;
@@ -284,6 +341,7 @@ void FolderFiles::Note(const std::string& name) {
 bool FolderFiles::IsOne(const Folder& folder) {
   if (folder.opened_by.empty() && folder.has_data) return true;
   if (folder.others != 0) return false;
+  if (folder.ranks != 0) return folder.sets.empty() && folder.shards == 0;
   if (folder.shards != 0) return folder.sets.empty();
   // A file of a format that states its place opens the other ones itself.
   return folder.sets.size() == 1 && !HasPlace(folder.sets.begin()->second);
@@ -298,6 +356,7 @@ std::vector<std::string> FolderFiles::Folders() const {
 }
 
 bool FolderFiles::IsPart(const std::string& name) const {
+  if (IsTemporary(name)) return true;
   const auto found = folders_.find(FolderOf(name));
   if (found == folders_.end()) return false;
   const Folder& folder = found->second;
@@ -308,7 +367,7 @@ bool FolderFiles::IsPart(const std::string& name) const {
            (IsOfUnendedSave(last) || last == "meta.pt" || is_rank);
   }
   if (folder.has_data) return IsOfUnendedSave(last);
-  if (IsNamedAsDcpShard(last)) return IsOne(folder);
+  if (IsNamedAsDcpShard(last) || IsOfProcess(last)) return IsOne(folder);
   const auto part = ParsePart(last);
   if (!part.has_value()) return false;
   const auto set = folder.sets.find(part->Set());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,23 @@ Result<std::vector<std::string>> ListPath(std::string_view folder, Depth depth,
 Result<std::vector<std::string>> ListFolder(std::string_view folder,
                                             Depth depth,
                                             const RemoteOptions& remote);
+
+// A file, by the name that opens it.
+struct ListedFile {
+  std::string name;
+  uint64_t bytes = 0;
+};
+
+// Lists the files below a URL, at any depth, sorted by name. Fails with
+// kUnsupported if the scheme does not list sizes, and as requests do.
+Result<std::vector<ListedFile>> ListSizes(std::string_view uri,
+                                          const RemoteOptions& remote);
+
+// Removes files of one scheme; one that is not there is none. Fails with
+// kUnsupported if the scheme cannot, and as the system and requests do; then
+// any of them may be left.
+Status RemoveFiles(std::span<const std::string> names,
+                   const RemoteOptions& remote);
 
 // Returns the files of the one checkpoint in a folder: the file that opens it,
 // or all its parts if no file does. Fails as FindCheckpoint() does.

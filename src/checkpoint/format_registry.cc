@@ -42,6 +42,9 @@
 #include "npy/npy_reader.h"
 #include "npy/npy_writer.h"
 #include "npy/npz_reader.h"
+#include "ranks/rank_list.h"
+#include "ranks/rank_reader.h"
+#include "ranks/zero_reader.h"
 #include "safetensors/safetensors_reader.h"
 #include "safetensors/safetensors_writer.h"
 #include "tensorizer/tensorizer_layout.h"
@@ -66,6 +69,10 @@ constexpr std::array<std::string_view, 1> kGgufSuffixes = {".gguf"};
 constexpr std::array<std::string_view, 1> kNpySuffixes = {".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes = {".npz"};
 
+constexpr std::array<std::string_view, 1> kTakenByDcp = {"split_layers"};
+constexpr std::array<std::string_view, 2> kTakenByRanks = {"part", "replicas"};
+constexpr std::array<std::string_view, 2> kTakenByZero = {"part", "weights"};
+
 // For formats whose readers accept trailing bytes.
 Result<uint64_t> AnyBytes(const ByteSource&, const ParseLimits&) {
   return UINT64_MAX;
@@ -78,7 +85,10 @@ constexpr std::array kFormats = {
     FormatEntry{.id = Format::kTorch,
                 .name = "torch",
                 .suffixes = kTorchSuffixes,
-                .can = {.digests = true, .nested = true, .views = true},
+                .can = {.digests = true,
+                        .nested = true,
+                        .views = true,
+                        .no_data = true},
                 .detect = torch::IsZip,
                 .confirm = torch::HoldsPickle,
                 .open = torch::OpenZip,
@@ -104,7 +114,24 @@ constexpr std::array kFormats = {
                 .can = {.digests = true, .nested = true},
                 .detect = dcp::IsMetadata,
                 .open = dcp::OpenDirectory,
-                .verify = dcp::VerifyDirectory},
+                .verify = dcp::VerifyDirectory,
+                .takes = kTakenByDcp},
+    FormatEntry{.id = Format::kTorchRanks,
+                .name = "torch-ranks",
+                .suffixes = {},
+                .can = {.digests = true, .nested = true, .views = true},
+                .detect = ranks::IsTorchList,
+                .open = ranks::OpenRanks,
+                .verify = ranks::VerifyRanks,
+                .takes = kTakenByRanks},
+    FormatEntry{.id = Format::kDeepSpeed,
+                .name = "deepspeed",
+                .suffixes = {},
+                .can = {.digests = true, .views = true},
+                .detect = ranks::IsDeepSpeedList,
+                .open = ranks::OpenZero,
+                .verify = ranks::VerifyZero,
+                .takes = kTakenByZero},
     FormatEntry{.id = Format::kTorchTar,
                 .name = "torch-tar",
                 .suffixes = {},
@@ -125,6 +152,7 @@ constexpr std::array kFormats = {
                 .can = {.encrypt = true,
                         .digests = true,
                         .nested = true,
+                        .no_data = true,
                         .only_data = true},
                 .detect = tensorizer::IsTensorizer,
                 .open = tensorizer::OpenTensorizer,
@@ -304,6 +332,30 @@ const FormatEntry& EntryOf(Format format) {
   return *found;
 }
 
+Status CheckTaken(const FormatEntry& format, const OpenOptions& options) {
+  const std::pair<std::string_view, bool> given[] = {
+      {"part", !options.part.empty() && options.part != "model"},
+      {"weights", options.weights != OpenOptions().weights},
+      {"replicas", options.replicas != OpenOptions().replicas},
+      {"split_layers", options.split_layers},
+  };
+  const auto takes = [](const FormatEntry& entry, std::string_view option) {
+    return std::ranges::find(entry.takes, option) != entry.takes.end();
+  };
+  for (const auto& [option, is_given] : given) {
+    if (!is_given || takes(format, option)) continue;
+    std::string others;
+    for (const FormatEntry& other : kFormats) {
+      if (!takes(other, option)) continue;
+      others += fmt::format("{}{}", others.empty() ? "" : " or ", other.name);
+    }
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} files have no option {}: expected {}",
+                              format.name, option, others));
+  }
+  return Status();
+}
+
 std::string_view Name(Format format) { return EntryOf(format).name; }
 
 const FormatEntry* FormatBySuffix(std::string_view path) {
@@ -389,6 +441,7 @@ Result<VerifyReport> Verify(std::shared_ptr<const ByteSource> source,
   const auto run = [&]() -> Result<VerifyReport> {
     const auto found = DetectWhole(source, options.open);
     if (!found.ok()) return LacksPart(*source, found.status());
+    HAULWAY_TRY(CheckTaken(*found->format, options.open));
     return found->format->verify(found->source, WithThreads(options, *source));
   };
   auto report = OrNoMemory(run);

@@ -93,13 +93,13 @@ Result<Format> FormatOfEnding(std::string_view path) {
         Code::kInvalidArgument,
         fmt::format("{} has no suffix of a writable format: expected "
                     "one of {}, or the name of a format{}",
-                    Quote(path), WrittenEndings(), MisspelledSuffix(path)));
+                    QuotePath(path), WrittenEndings(), MisspelledSuffix(path)));
   }
   return Status(
       Code::kUnsupported,
       fmt::format("{} has the suffix of {} files, which cannot be "
                   "written: expected another suffix, or the name of a format",
-                  Quote(path), name));
+                  QuotePath(path), name));
 }
 
 Result<Format> FormatToWrite(std::string_view path) {
@@ -120,7 +120,7 @@ Status CheckEnding(std::string_view path, Format format) {
   return Status(
       Code::kUnsupported,
       fmt::format("{} has the suffix of {} files, but would be written as {}",
-                  Quote(path), other, Name(format)));
+                  QuotePath(path), other, Name(format)));
 }
 
 Result<Format> FormatToWriteByName(std::string_view name) {

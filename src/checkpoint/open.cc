@@ -22,6 +22,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,22 +30,29 @@
 #include "base/ascii.h"
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "checkpoint/choose_model.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/folder_list.h"
 #include "checkpoint/format_registry.h"
+#include "checkpoint/interrupted_update.h"
 #include "checkpoint/sharded_index.h"
+#include "checkpoint/signed_model.h"
 #include "checkpoint/source_list.h"
 #include "checkpoint/version_source.h"
+#include "delta/version_facts.h"
 #include "haulway/folder.h"
 #include "haulway/options.h"
 #include "io/cached_source.h"
 #include "io/local_source.h"
 #include "io/model_names.h"
+#include "io/name_watch.h"
 #include "net/http_source.h"
 #include "net/hub.h"
 #include "net/url.h"
 #include "redis/redis.h"
 #include "s3/s3_list.h"
+#include "s3/s3_remove.h"
 
 namespace haulway {
 
@@ -54,6 +62,8 @@ using SourcePtr = std::shared_ptr<const ByteSource>;
 using SinkPtr = std::unique_ptr<ByteSink>;
 
 constexpr std::string_view kStream = "-";
+// How often a folder's files are opened that saves replace meanwhile.
+constexpr int kMostOpenings = 10;
 // How often a wait for a pipe checks for cancellation.
 constexpr int kTickMs = 50;
 
@@ -73,6 +83,11 @@ struct Scheme {
       std::string_view uri, const RemoteOptions& remote) = nullptr;
   // Returns the only format that is written there, if there is only one.
   std::optional<Format> (*only_format)(std::string_view uri) = nullptr;
+  Status (*remove)(std::span<const std::string> uris,
+                   const RemoteOptions& remote) = nullptr;
+  // Lists a folder and its subfolders with sizes.
+  Result<std::vector<ListedFile>> (*sizes)(
+      std::string_view uri, const RemoteOptions& remote) = nullptr;
 };
 
 // Returns the path of a file:// URI (RFC 8089).
@@ -297,12 +312,30 @@ Result<SinkPtr> OpenS3(std::string_view uri, const SinkOptions& options) {
 
 Result<std::vector<std::string>> ListS3(std::string_view uri, Depth depth,
                                         const RemoteOptions& remote) {
-  return s3::ListObjects(uri, depth == Depth::kRecursive, {}, remote);
+  HAULWAY_ASSIGN(std::vector<s3::ListedObject> objects,
+                 s3::ListObjects(uri, depth == Depth::kRecursive, {}, remote));
+  std::vector<std::string> names;
+  for (auto& object : objects) names.push_back(std::move(object.name));
+  return names;
+}
+
+Result<std::vector<ListedFile>> SizesInS3(std::string_view uri,
+                                          const RemoteOptions& remote) {
+  HAULWAY_ASSIGN(std::vector<s3::ListedObject> objects,
+                 s3::ListObjects(uri, /*recursive=*/true, {}, remote));
+  std::vector<ListedFile> files;
+  for (auto& [name, bytes] : objects) files.push_back({std::move(name), bytes});
+  return files;
 }
 
 Result<std::unique_ptr<FolderPages>> PagesOfS3(std::string_view uri,
                                                const RemoteOptions& remote) {
   return s3::OpenObjectPages(uri, /*recursive=*/true, {}, remote);
+}
+
+Status RemoveFromS3(std::span<const std::string> uris,
+                    const RemoteOptions& remote) {
+  return s3::RemoveObjects(uris, {}, remote);
 }
 
 // A listing as one page.
@@ -327,7 +360,14 @@ constexpr Scheme kSchemes[] = {
     {"file", OpenFileUri, OpenFileUriSink, IsUriOfFolder, ListFileUri},
     {"http", OpenHttp, ReadOnly},
     {"https", OpenHttp, ReadOnly},
-    {"s3", OpenS3Object, OpenS3, s3::IsFolderName, ListS3, PagesOfS3},
+    {.name = "s3",
+     .open_source = OpenS3Object,
+     .open_sink = OpenS3,
+     .is_folder = s3::IsFolderName,
+     .list = ListS3,
+     .pages = PagesOfS3,
+     .remove = RemoveFromS3,
+     .sizes = SizesInS3},
     {.name = "redis",
      .open_source = OpenRedis,
      .open_sink = OpenRedisSink,
@@ -444,9 +484,38 @@ Result<std::vector<std::string>> ListFolder(std::string_view folder,
   if (scheme == nullptr) return ListPath(folder, depth, remote);
   if (scheme->list == nullptr) {
     return Status(Code::kUnsupported,
-                  fmt::format("{}:// has no folders", scheme->name));
+                  fmt::format("folders at {}:// URLs cannot be listed: "
+                              "expected a local folder or an s3:// name",
+                              scheme->name))
+        .Of(ShownName(folder));
   }
   return scheme->list(folder, depth, remote);
+}
+
+Result<std::vector<ListedFile>> ListSizes(std::string_view uri,
+                                          const RemoteOptions& remote) {
+  return OrNoMemory([&]() -> Result<std::vector<ListedFile>> {
+    HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
+    if (scheme == nullptr || scheme->sizes == nullptr) {
+      return Status(Code::kUnsupported,
+                    fmt::format("{} cannot be listed: expected a folder or an "
+                                "s3:// name",
+                                Quote(ShownName(uri))));
+    }
+    return scheme->sizes(uri, remote);
+  });
+}
+
+Status RemoveFiles(std::span<const std::string> names,
+                   const RemoteOptions& remote) {
+  if (names.empty()) return Status();
+  HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(names.front()));
+  if (scheme == nullptr || scheme->remove == nullptr) {
+    return Status(Code::kUnsupported,
+                  fmt::format("files of {} are not removed",
+                              Quote(ShownName(names.front()))));
+  }
+  return scheme->remove(names, remote);
 }
 
 Result<std::unique_ptr<FolderPages>> OpenFolder(std::string_view folder,
@@ -475,33 +544,75 @@ SourcePtr WithVersions(SourcePtr source, std::string_view uri,
   return MakeVersionSource(std::move(source), uri, options);
 }
 
+// Opens files that no file opens. Fails with kUnavailable if another save
+// replaced one meanwhile: they may be of two saves.
+Result<std::vector<SourcePtr>> OpenTogether(
+    const std::vector<std::string>& files, const SourceOptions& options) {
+  std::vector<SourcePtr> sources;
+  std::vector<NameWatch> watches;
+  for (const std::string& file : files) {
+    HAULWAY_ASSIGN(SourcePtr source, OpenSource(file, options));
+    watches.emplace_back(*source);
+    sources.push_back(std::move(source));
+  }
+  if (std::ranges::all_of(watches, &NameWatch::IsSame)) return sources;
+  return Status(Code::kUnavailable,
+                "saves replaced the files while they were opened");
+}
+
+// Opens the checkpoint that a folder holds.
+Result<SourcePtr> OpenFolder(std::string_view uri,
+                             const SourceOptions& options) {
+  SourceOptions of_file = options;
+  of_file.variant.clear();
+  for (int tries = 1;; ++tries) {
+    HAULWAY_ASSIGN(const std::vector<std::string> files,
+                   FindFiles(uri, options.remote, options.variant));
+    const std::string_view last = LastPart(files.front());
+    if (IsOfProcess(last)) {
+      const std::string& name = files.front();
+      return ListFolderFiles(IsDeepSpeedName(last) ? ranks::ListKind::kDeepSpeed
+                                                   : ranks::ListKind::kTorch,
+                             std::string(uri),
+                             name.substr(0, name.size() - last.size()), files,
+                             of_file);
+    }
+    if (files.size() == 1 && !IsNamedAsDcpShard(files.front())) {
+      return OpenSource(files.front(), of_file);
+    }
+    auto sources = OpenTogether(files, of_file);
+    if (sources.ok())
+      return ListSourcesAs(std::string(uri), *std::move(sources));
+    const Code code = sources.status().code();
+    const bool is_replaced =
+        code == Code::kUnavailable || code == Code::kNotFound;
+    if (!is_replaced || tries == kMostOpenings) {
+      return std::move(sources).status().Of(ShownName(uri));
+    }
+  }
+}
+
 Result<SourcePtr> OpenAny(std::string_view uri, const SourceOptions& options) {
   return OrNoMemory([&]() -> Result<SourcePtr> {
     if (uri == kStream && !options.variant.empty()) return HasNoVariants(uri);
     if (uri == kStream && !options.write_through) {
-      return ReadStream(STDIN_FILENO, "standard input");
+      HAULWAY_ASSIGN(SourcePtr input,
+                     ReadStream(STDIN_FILENO, "standard input"));
+      return ComparedWithSignature(std::move(input), uri, options);
     }
-    if (IsFolder(uri)) {
-      HAULWAY_ASSIGN(const std::vector<std::string> files,
-                     FindFiles(uri, options.remote, options.variant));
-      SourceOptions of_file = options;
-      of_file.variant.clear();
-      if (files.size() == 1 && !IsNamedAsDcpShard(files.front())) {
-        return OpenSource(files.front(), of_file);
-      }
-      std::vector<SourcePtr> sources;
-      for (const std::string& file : files) {
-        HAULWAY_ASSIGN(SourcePtr source, OpenSource(file, of_file));
-        sources.push_back(std::move(source));
-      }
-      return ListSourcesAs(std::string(uri), std::move(sources));
+    if (const auto path = LocalPath(uri)) {
+      HAULWAY_TRY(CheckNotInterrupted(*path));
     }
+    if (IsFolder(uri)) return OpenFolder(uri, options);
     HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
     const bool has_names =  // A server's folder is told when it is opened.
         scheme != nullptr &&
         (scheme->open_source == OpenHttp || scheme->open_source == OpenHub);
     if (!options.variant.empty() && !has_names) return HasNoVariants(uri);
-    if (scheme == nullptr) return OpenPath(std::string(uri), options);
+    if (scheme == nullptr) {
+      HAULWAY_ASSIGN(SourcePtr source, OpenPath(std::string(uri), options));
+      return ComparedWithSignature(std::move(source), uri, options);
+    }
     if (options.write_through && scheme->open_source != OpenFileUri) {
       return Status(Code::kUnsupported,
                     fmt::format("{} is not a local file: only local files can "
@@ -510,21 +621,38 @@ Result<SourcePtr> OpenAny(std::string_view uri, const SourceOptions& options) {
     }
     HAULWAY_ASSIGN(SourcePtr source, scheme->open_source(uri, options));
     const RemoteOptions& remote = options.remote;
-    if (remote.cache_folder.empty()) return source;
+    if (remote.cache_folder.empty()) {
+      return ComparedWithSignature(std::move(source), uri, options);
+    }
     std::string key = CacheKey(uri);
     // Calls that check the server do not use what others could have changed.
     if (remote.insecure) key += "\nunchecked";
-    return MakeCachedSource(std::move(source), std::move(key),
-                            {remote.cache_folder, remote.most_cached_bytes});
+    HAULWAY_ASSIGN(source, MakeCachedSource(std::move(source), std::move(key),
+                                            {remote.cache_folder,
+                                             remote.most_cached_bytes}));
+    return ComparedWithSignature(std::move(source), uri, options);
   });
+}
+
+// Returns whether a name in a store is that of a version's folder, without the
+// slash at its end: so WeightVersion::path names them.
+bool IsVersionOfStore(std::string_view uri) {
+  return !LocalPath(uri).has_value() && HasFolders(uri) &&
+         !delta::DigitsOfFolder(LastPart(uri)).empty();
 }
 
 }  // namespace
 
-Result<SourcePtr> OpenSource(std::string_view uri,
-                             const SourceOptions& options) {
+Result<SourcePtr> OpenSource(std::string_view uri, const SourceOptions& asked) {
   return OrNoMemory([&]() -> Result<SourcePtr> {
-    HAULWAY_ASSIGN(SourcePtr source, OpenAny(uri, options));
+    HAULWAY_ASSIGN(const SourceOptions options, WithSignedModel(uri, asked));
+    auto opened = OpenAny(uri, options);
+    if (!opened.ok() && IsVersionOfStore(uri) &&
+        opened.status().code() == Code::kNotFound) {
+      auto folder = OpenAny(fmt::format("{}/", uri), options);
+      return folder.ok() ? std::move(folder) : std::move(opened);
+    }
+    HAULWAY_ASSIGN(SourcePtr source, std::move(opened));
     // A folder's file was opened by its own name.
     if (IsFolder(uri)) return source;
     return WithVersions(std::move(source), uri, options);

@@ -233,10 +233,16 @@ using Owners = std::vector<std::shared_ptr<const void>>;
 
 Owners OwnersOf(TensorsToWrite tensors) {
   Owners owners;
-  owners.reserve(tensors.tensors.size() + tensors.storages.size());
+  // Most sources are those of many tensors.
+  const auto add = [&](std::shared_ptr<const void> owner) {
+    if (owner == nullptr) return;
+    if (owners.empty() || owners.back() != owner) {
+      owners.push_back(std::move(owner));
+    }
+  };
   const auto take = [&](BytesToWrite* bytes) {
-    if (bytes->source != nullptr) owners.push_back(std::move(bytes->source));
-    if (bytes->owner != nullptr) owners.push_back(std::move(bytes->owner));
+    add(std::move(bytes->source));
+    add(std::move(bytes->owner));
   };
   for (TensorToWrite& tensor : tensors.tensors) take(&tensor.bytes);
   for (BytesToWrite& storage : tensors.storages) take(&storage);

@@ -14,14 +14,31 @@
 
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "checkpoint/choose_model.h"
 #include "checkpoint/sharded_index.h"
+#include "checkpoint/signed_model.h"
 #include "haulway/open.h"
+#include "io/model_names.h"
+#include "ranks/rank_list.h"
 
 namespace haulway {
 
 namespace {
 
 using SourcePtr = std::shared_ptr<const ByteSource>;
+
+// Returns the last parts of the names, if all are names of the files of
+// processes, each another one; else nothing.
+std::vector<std::string> ProcessNames(const std::vector<std::string>& names) {
+  std::vector<std::string> last;
+  std::set<std::string_view> taken;
+  for (const std::string& name : names) {
+    const std::string_view part = LastPart(name);
+    if (!IsOfProcess(part) || !taken.insert(part).second) return {};
+    last.emplace_back(part);
+  }
+  return last;
+}
 
 // Returns the names of the sources, made unique.
 std::vector<std::string> NamesOf(const std::vector<SourcePtr>& sources) {
@@ -35,7 +52,19 @@ std::vector<std::string> NamesOf(const std::vector<SourcePtr>& sources) {
     }
     names.push_back(std::move(unique));
   }
-  return names;
+  std::vector<std::string> of_processes = ProcessNames(names);
+  return of_processes.empty() ? names : of_processes;
+}
+
+// Returns the listing of the files of processes, or a list of shards.
+std::string Encode(const std::vector<std::string>& names) {
+  if (names.empty() || ProcessNames(names) != names) {
+    return EncodeShardList(names);
+  }
+  return ranks::EncodeRankList(IsDeepSpeedName(names.front())
+                                   ? ranks::ListKind::kDeepSpeed
+                                   : ranks::ListKind::kTorch,
+                               names);
 }
 
 class SourceList : public ByteSource {
@@ -44,7 +73,7 @@ class SourceList : public ByteSource {
   SourceList(std::string name, std::vector<SourcePtr> sources)
       : sources_(std::move(sources)),
         names_(NamesOf(sources_)),
-        index_(EncodeShardList(names_)),
+        index_(Encode(names_)),
         bytes_(MakeMemorySource(std::as_bytes(std::span(index_)))),
         name_(!name.empty() ? std::move(name)
                             : fmt::format("{} and {} more", names_.front(),
@@ -77,9 +106,19 @@ class SourceList : public ByteSource {
     if (all.has_value() && !has_versions) all->version.clear();
     return all;
   }
+  std::shared_ptr<const void> BeginParsing() const override {
+    auto all = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+    for (const SourcePtr& source : sources_) {
+      all->push_back(source->BeginParsing());
+    }
+    return all;
+  }
   Result<SourcePtr> OpenNeighbour(std::string_view name) const override {
     const auto found = std::ranges::find(names_, name);
     if (found != names_.end()) return sources_[found - names_.begin()];
+    // What is beside the first file is beside the checkpoint.
+    auto beside = sources_.front()->OpenNeighbour(name);
+    if (beside.ok()) return beside;
     return Status(Code::kInvalidArgument,
                   fmt::format("{} is not in the list", Quote(name)))
         .Of(name_);
@@ -115,8 +154,12 @@ Result<SourcePtr> ListSources(std::vector<SourcePtr> sources) {
 }
 
 Result<SourcePtr> OpenSources(std::span<const std::string> uris,
-                              const SourceOptions& options) {
-  if (uris.size() == 1) return OpenSource(uris.front(), options);
+                              const SourceOptions& asked) {
+  if (uris.size() == 1) return OpenSource(uris.front(), asked);
+  SourceOptions options = asked;
+  if (!uris.empty()) {
+    HAULWAY_ASSIGN(options, WithSignedModel(uris.front(), asked));
+  }
   std::vector<SourcePtr> sources;
   for (const std::string& uri : uris) {
     HAULWAY_ASSIGN(SourcePtr source, OpenSource(uri, options));

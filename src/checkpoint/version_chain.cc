@@ -80,19 +80,14 @@ struct Chain {
   std::string base_path;
 };
 
-Status NoBase(const delta::VersionFacts& facts, const Status& why) {
-  if (why.code() != Code::kNotFound) return why;
-  return Status(
-      Code::kNotFound,
-      fmt::format("version {} builds on version {}, which is not beside it: "
-                  "name the checkpoint with base= or --base",
-                  Quote(facts.version), Quote(facts.base)));
-}
-
 // Follows a chain to its full checkpoint.
 class ChainOpener {
  public:
   explicit ChainOpener(const OpenOptions& options) : options_(options) {}
+
+  // Returns whether Run() failed because a base was not found: nothing is wrong
+  // with the version then.
+  bool lacks_base() const { return lacks_base_; }
 
   Result<Chain> Run(const ByteSource& source, const ShardedIndex& index) {
     HAULWAY_TRY(Add(source, index));
@@ -101,7 +96,8 @@ class ChainOpener {
       const delta::VersionFacts& facts = chain_.deltas.back().facts;
       auto found = newest->OpenBase(facts.version, facts.base);
       if (!found.ok()) {
-        return NoBase(facts, found.status()).Of(newest->name());
+        lacks_base_ = found.status().code() == Code::kNotFound;
+        return std::move(found).status().Of(newest->name());
       }
       HAULWAY_ASSIGN(const std::optional<ShardedIndex> of_delta,
                      DeltaIndexOf(**found));
@@ -150,6 +146,7 @@ class ChainOpener {
 
   const OpenOptions& options_;
   Chain chain_;
+  bool lacks_base_ = false;
   SourcePtr kept_;
   std::set<std::string> seen_;
 };
@@ -228,6 +225,22 @@ Result<VerifyReport> VerifyBase(const SourcePtr& base,
                                 const VerifyOptions& options) {
   HAULWAY_ASSIGN(const Detected found, DetectWhole(base, options.open));
   return found.format->verify(found.source, options);
+}
+
+// Adds a note if nothing shows that the base is the one on which the first
+// delta was made.
+Status NoteUnprovenBase(const Chain& chain, VerifyReport* report) {
+  const delta::VersionFacts& first = chain.deltas.back().facts;
+  HAULWAY_ASSIGN(const auto states, StatedVersion(*chain.base));
+  if (states.has_value() && delta::IsSameVersion(*states, first.base)) {
+    return Status();
+  }
+  report->notes.push_back(fmt::format(
+      "version {} builds on version {}, and nothing but the checksums of the "
+      "changed tensors shows that {} is that version: deltas hold no checksum "
+      "of their base",
+      Quote(first.version), Quote(first.base), Quote(chain.base_path)));
+  return Status();
 }
 
 }  // namespace
@@ -349,7 +362,9 @@ Result<VerifyReport> VerifyVersion(const ByteSource& source,
     report.findings.push_back(FindingOf(status));
     return Status();
   };
-  auto chain = ChainOpener(options.open).Run(source, index);
+  ChainOpener opener(options.open);
+  auto chain = opener.Run(source, index);
+  if (opener.lacks_base()) return chain.status();
   if (!chain.ok()) {
     HAULWAY_TRY(note(chain.status()));
     return report;
@@ -364,6 +379,7 @@ Result<VerifyReport> VerifyVersion(const ByteSource& source,
   report.file_bytes += base->file_bytes;
   report.findings = std::move(base->findings);
   report.notes = std::move(base->notes);
+  HAULWAY_TRY(NoteUnprovenBase(*chain, &report));
   for (const auto& opened : chain->deltas) {
     for (const delta::DeltaShard& shard : opened.shards) {
       report.file_bytes += shard.reader->source()->size();

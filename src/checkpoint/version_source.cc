@@ -20,10 +20,12 @@
 
 #include "base/text.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/interrupted_update.h"
 #include "checkpoint/sharded_index.h"
 #include "delta/version_facts.h"
 #include "haulway/folder.h"
 #include "io/model_names.h"
+#include "io/temporary_file.h"
 
 namespace haulway {
 
@@ -50,6 +52,22 @@ SplitName Split(std::string_view name) {
   split.last = last;
   split.folder = name.substr(0, name.size() - last.size());
   return split;
+}
+
+// Returns the folder of a file without a slash at the end, and with its
+// own name if the path only has "." or "..".
+std::string FolderPath(const SplitName& name) {
+  std::string folder = name.folder;
+  if (folder.ends_with('/')) folder.pop_back();
+  const std::string_view last = LastPart(folder);
+  const bool is_named = !last.empty() && last != "." && last != "..";
+  if (is_named || name.folder.find("://") != name.folder.npos) return folder;
+  std::error_code error;
+  const auto whole =
+      std::filesystem::absolute(folder.empty() ? "." : folder, error);
+  std::string normal = error ? folder : whole.lexically_normal().string();
+  if (normal.ends_with('/')) normal.pop_back();
+  return normal;
 }
 
 // Returns the version that the index `source` states; nullopt if it states
@@ -104,6 +122,12 @@ class VersionSource : public ByteSource {
   Status Prefetch(uint64_t offset, uint64_t length) const override {
     return index_->Prefetch(offset, length);
   }
+  Status Authenticate(std::span<const ByteRange> ranges) const override {
+    return index_->Authenticate(ranges);
+  }
+  std::shared_ptr<const void> BeginParsing() const override {
+    return index_->BeginParsing();
+  }
   void DropCache(uint64_t offset, uint64_t length) const override {
     index_->DropCache(offset, length);
   }
@@ -128,32 +152,14 @@ class VersionSource : public ByteSource {
                      FindBeside(name, version, base));
       if (beside.has_value()) return *beside;
     }
-    if (!options_.base.empty()) return OpenSource(options_.base, options_);
-    return Status(Code::kNotFound,
-                  fmt::format("version {} is not beside {}", Quote(base),
-                              Quote(ShownName(uri_))));
+    if (!options_.base.empty()) return OpenFirst(version, base);
+    return ByteSource::OpenBase(version, base);
   }
 
  private:
   Result<SourcePtr> Versioned(Result<SourcePtr> opened) const {
     if (!opened.ok()) return opened;
     return MakeVersionSource(*std::move(opened), uri_, options_);
-  }
-
-  // Returns the folder of this version without a slash at the end, and with its
-  // own name if the path only has "." or "..".
-  static std::string FolderPath(const SplitName& name) {
-    std::string folder = name.folder;
-    if (folder.ends_with('/')) folder.pop_back();
-    const std::string_view last = LastPart(folder);
-    const bool is_named = !last.empty() && last != "." && last != "..";
-    if (is_named || name.folder.find("://") != name.folder.npos) return folder;
-    std::error_code error;
-    const auto whole =
-        std::filesystem::absolute(folder.empty() ? "." : folder, error);
-    std::string normal = error ? folder : whole.lexically_normal().string();
-    if (normal.ends_with('/')) normal.pop_back();
-    return normal;
   }
 
   // Opens version `base` in a folder beside this version's; nullopt if there is
@@ -183,6 +189,20 @@ class VersionSource : public ByteSource {
       }
     }
     return std::optional<SourcePtr>();
+  }
+
+  // Opens SourceOptions::base as version `base`.
+  Result<SourcePtr> OpenFirst(std::string_view version,
+                              std::string_view base) const {
+    auto opened = OpenSource(options_.base, options_);
+    if (!opened.ok()) {
+      return std::move(opened).status().Of(ShownName(options_.base));
+    }
+    // Version 0, which it mostly is, need not be stated.
+    if (delta::CheckBase(version, base, std::nullopt).ok()) return opened;
+    HAULWAY_ASSIGN(const auto states, StatedVersion(**opened));
+    HAULWAY_TRY(delta::CheckBase(version, base, states));
+    return opened;
   }
 
   // Opens the checkpoint in a folder. Fails with kNotFound if there is none.
@@ -259,6 +279,23 @@ class VersionSource : public ByteSource {
 };
 
 }  // namespace
+
+Result<std::optional<std::string>> StatedVersion(const ByteSource& source) {
+  const SplitName name = Split(source.name());
+  if (LocalPath(source.name()).has_value()) {
+    HAULWAY_ASSIGN(auto marked,
+                   ReadSyncMarker(FolderOfPath(std::string(source.name()))));
+    if (marked.has_value()) return marked;
+  }
+  if (IsIndexName(name.last)) {
+    auto states = VersionAt(source);
+    if (states.has_value()) return states;
+  }
+  const std::string_view digits =
+      delta::DigitsOfFolder(LastPart(FolderPath(name)));
+  if (digits.empty()) return std::optional<std::string>();
+  return std::optional<std::string>(digits);
+}
 
 SourcePtr MakeVersionSource(SourcePtr index, std::string_view uri,
                             const SourceOptions& options) {

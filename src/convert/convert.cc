@@ -25,6 +25,7 @@
 #include "convert/description.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
+#include "convert/model_beside.h"
 #include "convert/model_files.h"
 #include "convert/model_folder.h"
 #include "convert/proof.h"
@@ -50,8 +51,11 @@ class Conversion {
   Result<ConvertReport> Run() {
     const auto start = std::chrono::steady_clock::now();
     HAULWAY_TRY(Begin());
-    HAULWAY_ASSIGN(convert::Description described,
-                   convert::DescribeTensors(*from_, to_, options_, source_));
+    auto made = convert::DescribeTensors(*from_, to_, options_, source_);
+    if (made.status().code() == Code::kUnsupported) {
+      return std::move(made).status().Of(from_->source().name());
+    }
+    HAULWAY_ASSIGN(convert::Description described, std::move(made));
     if (described.rows.empty() && !from_->entries().empty()) {
       return Status(Code::kNotFound, "no tensor is chosen");
     }
@@ -74,11 +78,15 @@ class Conversion {
     described.rows = {};  // Writing needs memory too.
     report_.ties = std::move(described.ties);
     report_.left_out = std::move(described.left_out);
+    convert::ModelFilesOptions as = FilesAs();
+    HAULWAY_ASSIGN(as.others, ReadOthers());
     if (folder_.has_value()) HAULWAY_TRY(folder_->Make());
-    convert::ModelFiles files(path_, FilesAs());
+    convert::ModelFiles files(path_, std::move(as));
     HAULWAY_TRY(files.Write(std::move(described.what)));
     if (options_.proof) HAULWAY_TRY(Prove(files));
     for (const auto& file : files.files()) report_.files.push_back(file.path);
+    report_.copied = files.others();
+    HAULWAY_TRY(ReportQuantization());
     if (folder_.has_value()) {
       HAULWAY_TRY(files.Commit([&]() -> Result<std::vector<std::string>> {
         report_.removed = folder_->Others(report_.files);
@@ -103,13 +111,13 @@ class Conversion {
         return Status(Code::kUnsupported,
                       fmt::format("{} cannot be a directory: expected a path "
                                   "or an s3:// name",
-                                  Quote(path_)));
+                                  QuotePath(path_)));
       }
       if (!options_.to.has_value()) {
         return Status(Code::kInvalidArgument,
                       fmt::format("{} is a folder, whose name does not say "
                                   "which format is meant: expected one",
-                                  Quote(path_)));
+                                  QuotePath(path_)));
       }
       folder_.emplace(path_, *options_.to, options_.durability);
       path_ = folder_->path();
@@ -141,6 +149,47 @@ class Conversion {
     files.is_read_back = options_.proof;
     files.from = {from_.get()};
     return files;
+  }
+
+  // Reads the other files of a model that is written to a folder.
+  Result<std::vector<convert::OtherFile>> ReadOthers() {
+    if (!folder_.has_value() || to_ == Format::kTorchDcp) {
+      return std::vector<convert::OtherFile>();
+    }
+    const auto& dequantized = from_->dequantized();
+    if (folder_->IsFolderOf(*from_)) {
+      if (!dequantized.has_value()) return std::vector<convert::OtherFile>();
+      return Status(Code::kInvalidArgument,
+                    "the folder is that of the quantized model, whose "
+                    "config.json would be changed: expected another folder")
+          .Of(folder_->path());
+    }
+    return convert::ReadOthers(*from_, NewDType(), &report_.left_out);
+  }
+
+  // The dtype that config.json names from now on; nothing: the old one.
+  std::optional<DType> NewDType() const {
+    if (options_.dtype.has_value()) return options_.dtype;
+    const auto& dequantized = from_->dequantized();
+    if (!dequantized.has_value() || dequantized->quantization.weights == 0) {
+      return std::nullopt;
+    }
+    return dequantized->dtype;
+  }
+
+  Status ReportQuantization() {
+    const auto& dequantized = from_->dequantized();
+    if (!dequantized.has_value()) {
+      const auto found = from_->DescribeQuantization();
+      if (found.ok() && found->has_value()) {
+        report_.quantization = (*found)->method;
+      }
+      return Status();
+    }
+    report_.quantization = dequantized->quantization.method;
+    report_.dequantized = dequantized->quantization.weights;
+    report_.dropped = dequantized->dropped;
+    return Status();
   }
 
   // Compares every tensor of the old file with the new one.

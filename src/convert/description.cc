@@ -38,7 +38,8 @@ class Describing {
         index_(from.index()),
         to_(to),
         options_(options),
-        source_(source) {}
+        source_(source),
+        sources_(from, source) {}
 
   Result<Description> Run() {
     HAULWAY_TRY(ChooseRows());
@@ -66,6 +67,7 @@ class Describing {
           key == keys.end() ? entry.name : key->second;
       if (!IsWanted(name)) continue;
       HAULWAY_TRY(CheckWhole(leaves, entry.name));
+      HAULWAY_TRY(Casts(options_).CheckScales(name, from_, entry.tensor));
       Row row{.name = std::string(name), .tensor = entry.tensor};
       Rename(&row.name);
       Status status = Prepare(name, &row);
@@ -309,7 +311,7 @@ class Describing {
             info.storage_offset - kept.begin / ItemBytes(info.dtype),
             {info.strides.begin(), info.strides.end()}};
       } else {
-        tensor.bytes = ElementsOf(from_, row.tensor, row.to, source_);
+        tensor.bytes = sources_.Of(row.tensor, row.to);
       }
     }
     HAULWAY_TRY(
@@ -349,9 +351,8 @@ class Describing {
         kept.end = index_.storages[row].nbytes / item * item;
       }
       kept.number = static_cast<uint32_t>(all->storages.size());
-      all->storages.push_back(
-          ElementsOfStorage(from_, row, kept.dtype, kept.begin / item,
-                            kept.end / item, kept.to, source_));
+      all->storages.push_back(sources_.OfStorage(
+          row, kept.dtype, kept.begin / item, kept.end / item, kept.to));
     }
   }
 
@@ -360,6 +361,7 @@ class Describing {
   const Format to_;
   const ConvertOptions& options_;
   const SourceOptions& source_;
+  ElementSources sources_;
   std::vector<bool> used_rules_;  // Which of options_.rename had an effect.
   bool keeps_ = false;            // Tensors are written as views of storages.
   std::vector<Kept> kept_;        // By row of storages, if keeps_.
@@ -390,13 +392,18 @@ Status Casts::Check(const CheckpointIndex& index) const {
   return Status();
 }
 
+Status Casts::CheckScales(std::optional<std::string_view> name,
+                          const Checkpoint& from, uint32_t tensor) const {
+  const bool is_cast =
+      all_.has_value() || (name.has_value() && by_name_.contains(*name));
+  return is_cast ? from.CheckCast(tensor) : Status();
+}
+
 Result<DType> Casts::To(std::optional<std::string_view> name,
                         const Checkpoint& from, uint32_t tensor) const {
+  HAULWAY_TRY(CheckScales(name, from, tensor));
   const DType dtype = from.index().tensors[tensor].dtype;
   const auto own = name.has_value() ? by_name_.find(*name) : by_name_.end();
-  if (own != by_name_.end() || all_.has_value()) {
-    HAULWAY_TRY(from.CheckCast(tensor));
-  }
   if (own == by_name_.end() && (!all_.has_value() || !IsFloating(dtype))) {
     return dtype;
   }

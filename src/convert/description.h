@@ -32,11 +32,16 @@ class Casts {
   // kNotFound for a name that no tensor has.
   Status Check(const CheckpointIndex& index) const;
 
-  // Returns the dtype that a tensor of `from` with this name, if it has one in
-  // the old file, is written as. Fails with kInvalidArgument if the tensor has
-  // an explicit cast but is not floating-point, and with kUnsupported if there
-  // is no such cast, or if it has scales or is one of them, whatever its dtype.
-  // Requires: Check().
+  // Fails with kUnsupported, and names the tensor, if a tensor of `from` would
+  // be cast, but has scales or is one of them, whatever its dtype. `name`: the
+  // one that it has in the old file, if it has one.
+  Status CheckScales(std::optional<std::string_view> name,
+                     const Checkpoint& from, uint32_t tensor) const;
+
+  // Returns the dtype that this tensor is written as. Fails as CheckScales(),
+  // with kInvalidArgument if the tensor has an explicit cast but is not
+  // floating-point, and with kUnsupported if there is no such cast. Only the
+  // first names the tensor. Requires: Check().
   Result<DType> To(std::optional<std::string_view> name, const Checkpoint& from,
                    uint32_t tensor) const;
 

@@ -133,6 +133,7 @@ class Gathering {
       HAULWAY_TRY(CheckWhole(leaves, entry.name));
     }
     for (const auto& [name, row] : NameTensors(index)) {
+      HAULWAY_TRY(Casts(edit_).CheckScales(std::nullopt, from, row));
       TensorizerInput input;
       if (paths.empty()) {
         input.path = {{false, 0, std::string(name)}};

@@ -14,8 +14,8 @@
 namespace haulway {
 namespace {
 
-using haulway::testing::TensorizerFile;
-using haulway::testing::TensorizerFiles;
+using haulway::test::TensorizerFile;
+using haulway::test::TensorizerFiles;
 
 EncryptionKey Key() {
   EncryptionKey key;

@@ -137,8 +137,8 @@ Result<std::optional<Overwrite>> HeaderJournal::Read() const {
   if (fd.get() < 0) {
     // EACCES: the journal of another user, who is not trusted.
     if (errno == ENOENT || errno == ELOOP || errno == EACCES) return none;
-    return Status::FromErrno(errno,
-                             fmt::format("cannot open {}", Quote(journal_)));
+    return Status::FromErrno(
+        errno, fmt::format("cannot open {}", QuotePath(journal_)));
   }
   struct stat journal {};
   struct stat file {};

@@ -12,7 +12,7 @@
 namespace haulway::convert {
 namespace {
 
-class HeaderJournalTest : public testing::Test {
+class HeaderJournalTest : public ::testing::Test {
  protected:
   HeaderJournalTest() {
     char name[] = "/tmp/haulway-journal-XXXXXX";

@@ -1,3 +1,11 @@
+// Design: one walk over the object, without recursion, with the path of each
+// value as names of tensors have it. Functions of torch that build a tensor
+// from others are known by their names: the parts of a sparse or nested tensor
+// belong to one that no target can store, and a tensor of a class of its own
+// has its data in tensors below its name. Everything else that is no tensor is
+// listed, so that a conversion can say what it leaves out. A flat dict of
+// tensors is not walked.
+
 #include "convert/leaves.h"
 
 #include <fmt/format.h>
@@ -165,6 +173,15 @@ class Walk {
       pending_.push_back({args[0], place.path, place.escaped});
       return;
     }
+    if (callable.name.starts_with("_rebuild_from_type") && args.size() > 1 &&
+        args[0].is(Kind::kGlobal) && args[1].is(Kind::kGlobal) &&
+        args[0].global().name == "_rebuild_wrapper_subclass") {
+      const Global& wrapper = args[1].global();
+      std::string called = fmt::format("{}.{}", wrapper.module, wrapper.name);
+      leaves_.wrappers.emplace(place.escaped, called);
+      leaves_.wrappers.emplace(place.path, std::move(called));
+      return;
+    }
     if (callable.name.starts_with("_rebuild_")) return;
     Other(place.path,
           fmt::format("an object of {}.{}", callable.module, callable.name));
@@ -194,6 +211,21 @@ const std::string* ComposedOf(const Leaves& leaves, std::string_view name) {
 }
 
 Status CheckWhole(const Leaves& leaves, std::string_view name) {
+  if (const auto wrapper = leaves.wrappers.find(name);
+      wrapper != leaves.wrappers.end()) {
+    const std::string& called = wrapper->second;
+    return Status(
+               Code::kUnsupported,
+               called.starts_with("torch.distributed.")
+                   ? fmt::format("a {}, of which this file has the part of the "
+                                 "process that saved it: convert the folder "
+                                 "with the files of all processes",
+                                 called)
+                   : fmt::format("a {}, whose data are in the tensors below "
+                                 "its name: leave it out",
+                                 called))
+        .In(Quote(name));
+  }
   const std::string* const whole = ComposedOf(leaves, name);
   if (whole == nullptr) return Status();
   return Status(Code::kUnsupported,

@@ -35,6 +35,9 @@ struct Leaves {
   // Paths of tensors that consist of several tensors: sparse and nested ones.
   // Each as names have it with and without escaped dots.
   std::set<std::string, std::less<>> composed;
+  // Class of each tensor that has its data in tensors below its name, "M.NAME",
+  // by its path, as above.
+  std::map<std::string, std::string, std::less<>> wrappers;
   // By row of tensors, the scheme and scales of each quantized one: a tuple.
   std::map<uint32_t, Value> quantizers;
   // Name and key of each tensor in the outermost dict whose name is not its
@@ -49,7 +52,7 @@ Leaves FindLeaves(const CheckpointIndex& index);
 const std::string* ComposedOf(const Leaves& leaves, std::string_view name);
 
 // Fails with kUnsupported if the entry is part of a composed tensor, which no
-// target format can store.
+// target format can store, or has its data in other tensors.
 Status CheckWhole(const Leaves& leaves, std::string_view name);
 
 // A tensor with the name that it has in every format: its unescaped key in the

@@ -6,6 +6,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/json_text.h"
 #include "base/no_memory.h"
 #include "base/posix.h"
 #include "base/text.h"
@@ -22,21 +23,6 @@ namespace dom = simdjson::dom;
 
 static_assert(std::endian::native == std::endian::little,
               "elements are digested as they are in memory");
-
-std::string JsonText(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 std::optional<std::array<std::byte, 32>> DigestOf(std::string_view hex) {
   std::array<std::byte, 32> digest;

@@ -143,7 +143,7 @@ Status ModelFiles::Write(TensorsToWrite all) {
 Status ModelFiles::WriteShards(TensorsToWrite all, const Split& split,
                                std::span<const ShardItem> items) {
   const size_t count = split.shards.size();
-  is_alone_ = count == 1;
+  is_alone_ = count == 1 && options_.others.empty();
   const PlaceFunctions* place = EntryOf(options_.format).place;
   if (count > 1 && !HasFolders(path_)) {
     return Status(Code::kUnsupported,
@@ -151,6 +151,8 @@ Status ModelFiles::WriteShards(TensorsToWrite all, const Split& split,
                               "s3:// name, or no maximum size of a file",
                               Quote(ShownName(path_)), count));
   }
+  // The last file of a set opens the others.
+  HAULWAY_TRY(WriteOthers());
   for (size_t s = 0; s < count; ++s) {
     TensorsToWrite part =
         count == 1 ? std::move(all) : PartOf(all, split.shards[s]);
@@ -166,7 +168,7 @@ Status ModelFiles::WriteShards(TensorsToWrite all, const Split& split,
                    LayOut(std::move(part), options_.format, save));
     HAULWAY_TRY(WriteOne(*layout, std::move(file)));
   }
-  if (is_alone_) return Status();
+  if (count == 1) return Status();
   return WriteText(IndexText(path_, items, split),
                    {.path = IndexPath(path_), .is_part = true});
 }
@@ -262,6 +264,30 @@ Status ModelFiles::WriteOne(const Layout& layout, File file) {
   HAULWAY_ASSIGN(const auto sink, Open(std::move(file), IsCopied(layout)));
   HAULWAY_ASSIGN(const WriteStats stats, haulway::Write(layout, *sink, write));
   AddUp(stats, &stats_);
+  return Status();
+}
+
+Status ModelFiles::WriteOthers() {
+  const std::string folder = path_.substr(0, path_.rfind('/') + 1);
+  FileSinkOptions options;
+  options.durability = options_.durability;
+  options.direct = false;
+  // A link may lead to the model that is read.
+  options.replaces_link = true;
+  for (const OtherFile& other : options_.others) {
+    const std::string& path = others_.emplace_back(folder + other.name);
+    const auto local = LocalPath(path);
+    std::unique_ptr<ByteSink> sink;
+    if (local.has_value()) {
+      HAULWAY_ASSIGN(sink, set_.AddFile(*local, options));
+    } else {
+      HAULWAY_ASSIGN(sink, OpenSinkOf(path, options));
+      sink = set_.AddSink(std::move(sink));
+    }
+    stats_.bytes += other.text.size();
+    stats_.written_bytes += other.text.size();
+    HAULWAY_TRY(WriteWhole(other.text, sink.get()));
+  }
   return Status();
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/model_beside.h"
 #include "convert/shards.h"
 #include "haulway/checkpoint.h"
 #include "haulway/file_set.h"
@@ -36,6 +37,8 @@ struct ModelFilesOptions {
   SinkOpener open = nullptr;  // OpenSink() if null.
   // The checkpoints that are read while the files are written.
   std::vector<const Checkpoint*> from{};
+  // Other files of the model, written beside it.
+  std::vector<OtherFile> others{};
 };
 
 // ModelFiles become visible as one (haulway/file_set.h) when all are written.
@@ -62,6 +65,8 @@ class ModelFiles {
   Status Write(TensorsToWrite all);
   // The index, if there is one, is last.
   const std::vector<File>& files() const { return files_; }
+  // The paths of the other files.
+  const std::vector<std::string>& others() const { return others_; }
   // Opens a written file before Commit(), if the options ask for reading back.
   // Fails as opening does.
   Result<std::shared_ptr<const ByteSource>> OpenBack(const File& file) const;
@@ -82,11 +87,13 @@ class ModelFiles {
   Status WriteDirectory(TensorsToWrite all, const Split& split);
   Status WriteOne(const Layout& layout, File file);
   Status WriteText(std::string_view text, File file);
+  Status WriteOthers();
 
   const std::string path_;
   const ModelFilesOptions options_;
   std::vector<File> files_;
   FileSet set_;
+  std::vector<std::string> others_;
   bool is_alone_ = false;  // Whether there is only one file.
   // Total bytes of all tensors, for progress reports.
   uint64_t total_ = 0;

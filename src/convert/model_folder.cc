@@ -113,9 +113,20 @@ Status ModelFolder::CheckSource(const Checkpoint& from) const {
     return Status(Code::kInvalidArgument,
                   fmt::format("{} is a file of the checkpoint that is "
                               "converted: expected another folder",
-                              Quote(path)));
+                              QuotePath(path)));
   }
   return Status();
+}
+
+bool ModelFolder::IsFolderOf(const Checkpoint& from) const {
+  if (from.opened() == nullptr) return false;
+  const std::string name(from.opened()->name());
+  std::string folder = haulway::IsFolder(name)
+                           ? name
+                           : name.substr(0, name.find_last_of('/') + 1);
+  if (folder.empty()) folder = ".";
+  const auto own = IdOf(folder_);
+  return own.has_value() ? own == IdOf(folder) : WithSlash(folder) == folder_;
 }
 
 ModelFolder::~ModelFolder() {

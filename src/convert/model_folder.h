@@ -37,6 +37,8 @@ class ModelFolder {
   // Fails with kInvalidArgument if a file of `from` is in the folder under a
   // name that this checkpoint could use.
   Status CheckSource(const Checkpoint& from) const;
+  // Returns whether `from` lies in this folder.
+  bool IsFolderOf(const Checkpoint& from) const;
   // Creates the folder, and those above it, if they do not exist. Does nothing
   // for a URL.
   Status Make();

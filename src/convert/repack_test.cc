@@ -10,7 +10,7 @@ namespace haulway {
 namespace {
 
 // Returns the contents of `checkpoint`: shape and elements by name.
-std::vector<std::pair<std::string, std::string>> Contents(
+std::vector<std::pair<std::string, std::string>> NamesAndDigests(
     const Checkpoint& checkpoint) {
   std::vector<std::pair<std::string, std::string>> contents;
   for (const Entry& entry : checkpoint.entries()) {
@@ -54,7 +54,7 @@ TEST(Repack, EveryGoldenKeepsItsTensors) {
       }
       const std::string bytes = Written(*repacked->layout);
       const auto again = OpenBytes(bytes);
-      EXPECT_EQ(Contents(*again), Contents(*checkpoint)) << name;
+      EXPECT_EQ(NamesAndDigests(*again), NamesAndDigests(*checkpoint)) << name;
       EXPECT_TRUE(again->index().offsets_computed) << name;
       ++repacked_count;
     }

@@ -56,6 +56,9 @@ class Copy {
       if (convert::ComposedOf(leaves, index.entries[i].name) != nullptr) {
         parts_.emplace(named[i].name);
       }
+      if (leaves.wrappers.contains(index.entries[i].name)) {
+        wrappers_.emplace(named[i].name);
+      }
       tensors_.emplace(named[i].name, named[i].tensor);
     }
   }
@@ -78,6 +81,9 @@ class Copy {
       return Status(Code::kUnsupported,
                     "a part of a sparse or nested tensor, which cannot be "
                     "written");
+    }
+    if (wrappers_.contains(name)) {
+      return Status(Code::kUnsupported, "its data are in other tensors");
     }
     if (info.kind == TensorKind::kMeta) {
       return Status(Code::kUnsupported, "a meta tensor, which has no data");
@@ -107,6 +113,8 @@ class Copy {
   LoadOptions load_;
   std::map<std::string, uint32_t, std::less<>> tensors_;
   std::set<std::string, std::less<>> parts_;  // Parts of composed tensors.
+  // Those that have their data in other tensors.
+  std::set<std::string, std::less<>> wrappers_;
   std::map<uint32_t, Status> storages_;
 };
 
@@ -128,9 +136,13 @@ class Model {
     if (status.ok() || Ends(status)) return status;
     const auto index = IndexOf(*source);
     if (!index.has_value()) {
+      const std::string_view first = fault_.message();
+      // The same fault may end both attempts.
       return Status(fault_.code(),
-                    fmt::format("{}; nothing can be saved: {}",
-                                fault_.message(), status.message()));
+                    first.starts_with(status.message())
+                        ? fmt::format("{}; nothing can be saved", first)
+                        : fmt::format("{}; nothing can be saved: {}", first,
+                                      status.message()));
     }
     std::vector<std::optional<size_t>> copies;
     std::vector<std::string> faults;

@@ -1,8 +1,8 @@
 // Design: two kinds of source provide the bytes of tensors.
 //
-// A StoredSource serves tensors whose elements are contiguous in the file, as
-// most are. Any range is read, decrypted, byte-swapped and cast on its own, by
-// the thread that writes it. The CRC-32s of the pieces are combined, so a
+// A StoredSource serves all tensors whose elements are contiguous in the file,
+// as most are. Any range is read, decrypted, byte-swapped and cast on its own,
+// by the thread that writes it. The CRC-32s of the pieces are combined, so a
 // storage that is written whole is checked on the way.
 //
 // A BlockSource serves the others: strided tensors, and compressed storages. It
@@ -26,6 +26,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "base/checked.h"
@@ -51,165 +52,227 @@ constexpr size_t kDescriptorBytes = 8;
 // before it was saved. Real ones are smaller.
 constexpr uint64_t kMostRepeated = uint64_t{16} << 30;
 
-// A range of elements of one storage.
-struct Run {
-  uint32_t storage = 0;
-  DType dtype = DType::kU8;
-  DType to = DType::kU8;
-  uint64_t begin = 0;  // Byte offset in the storage.
-  uint64_t count = 0;
-  Signs signs;
-};
+}  // namespace
 
-// There is one for every tensor that is written, so it keeps little: the
-// decoder goes with the last byte.
+// The elements of many runs, one after another. Of each run it keeps little:
+// decoders of those that are being read, and the first bytes.
 class StoredSource : public ByteSource {
  public:
-  StoredSource(const Checkpoint& from, const Run& run, bool verify)
-      : from_(from), run_(run), verify_(verify) {}
+  // A range of elements of one storage.
+  struct Run {
+    uint32_t storage = 0;
+    DType dtype = DType::kU8;
+    DType to = DType::kU8;
+    Signs signs;
+    uint64_t begin = 0;  // Byte offset in the storage.
+    uint64_t count = 0;
+  };
+
+  StoredSource(const Checkpoint& from, bool verify)
+      : from_(from), verify_(verify) {}
+
+  // Returns where the elements of `run` begin. Not while others read.
+  uint64_t Append(const Run& run) {
+    Held& held = runs_.emplace_back();
+    held.run = run;
+    held.at = size_;
+    size_ += held.size();
+    return held.at;
+  }
 
   std::string_view name() const override { return from_.source().name(); }
-  uint64_t size() const override { return run_.count * to_item(); }
+  uint64_t size() const override { return size_; }
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     const auto read = [&]() -> Status {
-      if (!RangeFits(offset, out.size(), size())) {
+      if (!RangeFits(offset, out.size(), size_)) {
         return Status(Code::kTruncated, "range ends past the tensor");
       }
-      if (out.empty() || TakeHead(offset, out)) return Status();
-      HAULWAY_ASSIGN(const std::shared_ptr<RangeDecoder> decoder,
-                     OpenDecoder());
-      if (!is_as_stored()) {
-        HAULWAY_TRY(ReadElements(offset, out, decoder.get()));
-      } else {
-        HAULWAY_TRY(
-            from_.source().ReadAt(storage().offset + run_.begin + offset, out));
-        HAULWAY_TRY(decoder->Note(offset, out));
+      uint64_t at = offset;
+      for (std::span<std::byte> rest = out; !rest.empty();) {
+        Held& held = At(at);
+        const uint64_t from = at - held.at;
+        const auto piece = rest.first(static_cast<size_t>(
+            std::min<uint64_t>(rest.size(), held.size() - from)));
+        HAULWAY_TRY(ReadRun(&held, from, piece));
+        rest = rest.subspan(piece.size());
+        at += piece.size();
       }
-      NoteRead(offset, out);
       return Status();
     };
     return OrNoMemory(read).Of(name());
   }
   std::optional<FileBytes> InFile(uint64_t offset,
                                   uint64_t length) const override {
-    if (!is_as_stored()) return std::nullopt;
+    if (length == 0 || !RangeFits(offset, length, size_)) return std::nullopt;
+    Held& held = At(offset);
+    const Run& run = held.run;
+    if (!IsAsStored(run) || !RangeFits(offset - held.at, length, held.size())) {
+      return std::nullopt;
+    }
     // If the frame is wrong, reading the bytes reports that.
-    const auto decoder = OpenDecoder();
+    const auto decoder = OpenDecoder(held);
     if (!decoder.ok() || (*decoder)->checks()) return std::nullopt;
-    return from_.source().InFile(storage().offset + run_.begin + offset,
-                                 length);
+    return from_.source().InFile(
+        StorageOf(run).offset + run.begin + (offset - held.at), length);
   }
 
  private:
-  const StorageInfo& storage() const {
-    return from_.index().storages[run_.storage];
+  struct Held {
+    Run run;
+    uint64_t at = 0;  // Where its elements begin.
+    std::array<std::byte, kDescriptorBytes> head{};
+    bool has_head = false;
+
+    uint64_t size() const { return run.count * ItemBytes(run.to); }
+  };
+  struct Reading {
+    std::shared_ptr<RangeDecoder> decoder;
+    uint64_t read = 0;
+  };
+
+  Held& At(uint64_t offset) const {
+    return *(std::ranges::upper_bound(runs_, offset, {}, &Held::at) - 1);
   }
-  uint64_t item() const { return ItemBytes(run_.dtype); }
-  uint64_t to_item() const { return ItemBytes(run_.to); }
-  bool is_as_stored() const {
-    return IsAsInMemory(storage()) && run_.dtype == run_.to &&
-           !run_.signs.any();
+  const StorageInfo& StorageOf(const Run& run) const {
+    return from_.index().storages[run.storage];
+  }
+  bool IsAsStored(const Run& run) const {
+    return IsAsInMemory(StorageOf(run)) && run.dtype == run.to &&
+           !run.signs.any();
+  }
+
+  Status ReadRun(Held* held, uint64_t offset, std::span<std::byte> out) const {
+    if (TakeHead(*held, offset, out)) return Status();
+    const Run& run = held->run;
+    HAULWAY_ASSIGN(const std::shared_ptr<RangeDecoder> decoder,
+                   OpenDecoder(*held));
+    if (!IsAsStored(run)) {
+      HAULWAY_TRY(ReadElements(run, offset, out, decoder.get()));
+    } else {
+      HAULWAY_TRY(from_.source().ReadAt(
+          StorageOf(run).offset + run.begin + offset, out));
+      HAULWAY_TRY(decoder->Note(offset, out));
+    }
+    NoteRead(held, offset, out);
+    return Status();
   }
 
   // Fills `out` from the first bytes, for writers that read them again after
   // all bytes.
-  bool TakeHead(uint64_t offset, std::span<std::byte> out) const {
+  bool TakeHead(const Held& held, uint64_t offset,
+                std::span<std::byte> out) const {
     const std::lock_guard lock(mutex_);
-    if (!has_head_ || offset + out.size() > head_.size()) return false;
-    std::copy_n(head_.begin() + static_cast<ptrdiff_t>(offset), out.size(),
+    if (!held.has_head || !RangeFits(offset, out.size(), held.head.size())) {
+      return false;
+    }
+    std::copy_n(held.head.begin() + static_cast<ptrdiff_t>(offset), out.size(),
                 out.begin());
     return true;
   }
 
   // Keeps the head, and frees the decoder once all bytes were read.
-  void NoteRead(uint64_t offset, std::span<const std::byte> bytes) const {
+  void NoteRead(Held* held, uint64_t offset,
+                std::span<const std::byte> bytes) const {
     const std::lock_guard lock(mutex_);
-    if (offset == 0 && bytes.size() >= head_.size()) {
-      std::copy_n(bytes.begin(), head_.size(), head_.begin());
-      has_head_ = true;
+    if (offset == 0 && bytes.size() >= held->head.size()) {
+      std::copy_n(bytes.begin(), held->head.size(), held->head.begin());
+      held->has_head = true;
     }
-    read_ += bytes.size();
-    if (decoder_ != nullptr && read_ >= size() && decoder_->is_done()) {
-      decoder_.reset();
+    const auto reading = readings_.find(held->at);
+    if (reading == readings_.end()) return;
+    reading->second.read += bytes.size();
+    if (reading->second.read >= held->size() &&
+        reading->second.decoder->is_done()) {
+      readings_.erase(reading);
     }
   }
 
   // Returns the decoder. If there is none, first reads and checks the frame
   // with its digests.
-  Result<std::shared_ptr<RangeDecoder>> OpenDecoder() const {
-    const std::lock_guard lock(mutex_);
-    if (decoder_ != nullptr) return decoder_;
-    const StorageInfo& info = storage();
+  Result<std::shared_ptr<RangeDecoder>> OpenDecoder(const Held& held) const {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto reading = readings_.find(held.at);
+      if (reading != readings_.end()) return reading->second.decoder;
+    }
+    const Run& run = held.run;
+    const StorageInfo& info = StorageOf(run);
     const uint64_t end = info.offset + info.stored_bytes;
     std::vector<std::byte> before(info.offset - info.frame_offset);
     std::vector<std::byte> after(info.frame_end - end);
     const ReadRequest requests[] = {{info.frame_offset, before}, {end, after}};
     HAULWAY_TRY(from_.source().ReadMany(requests));
-    const bool is_whole = run_.begin == 0 && run_.count * item() == info.nbytes;
-    HAULWAY_ASSIGN(decoder_, RangeDecoder::Open(from_.reader(), run_.storage,
-                                                verify_ && is_whole,
-                                                std::move(before), after));
-    return decoder_;
+    const bool is_whole =
+        run.begin == 0 && run.count * ItemBytes(run.dtype) == info.nbytes;
+    HAULWAY_ASSIGN(
+        std::shared_ptr<RangeDecoder> decoder,
+        RangeDecoder::Open(from_.reader(), run.storage, verify_ && is_whole,
+                           std::move(before), after));
+    const std::lock_guard lock(mutex_);
+    // Another thread may have been faster.
+    return readings_.try_emplace(held.at, Reading{std::move(decoder)})
+        .first->second.decoder;
   }
 
-  Status ReadElements(uint64_t offset, std::span<std::byte> out,
+  Status ReadElements(const Run& run, uint64_t offset, std::span<std::byte> out,
                       RangeDecoder* decoder) const {
-    const uint64_t item = this->item();
-    const uint64_t to_item = this->to_item();
+    const uint64_t item = ItemBytes(run.dtype);
+    const uint64_t to_item = ItemBytes(run.to);
     const uint64_t end = offset + out.size();
     const uint64_t first = offset / to_item;
     const uint64_t last = (end + to_item - 1) / to_item;
     const uint64_t bytes = (last - first) * item;
     const auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
     const std::span<std::byte> stored(memory.get(), bytes);
-    HAULWAY_TRY(ReadStored(run_.begin + first * item, stored, *decoder));
+    HAULWAY_TRY(ReadStored(run, run.begin + first * item, stored, *decoder));
     // A piece counts the elements that begin in it.
     const uint64_t own = (offset + to_item - 1) / to_item;
     HAULWAY_TRY(
         decoder->Note(own * item, stored.subspan((own - first) * item)));
-    SwapBytes(stored, storage().swap_bytes);
-    ResolveSigns(run_.signs, run_.dtype, stored);
+    SwapBytes(stored, StorageOf(run).swap_bytes);
+    ResolveSigns(run.signs, run.dtype, stored);
     const uint64_t skipped = offset - first * to_item;
-    if (run_.dtype == run_.to) {
+    if (run.dtype == run.to) {
       std::memcpy(out.data(), stored.data() + skipped, out.size());
       return Status();
     }
     if (skipped == 0 && out.size() == (last - first) * to_item) {
-      CastElements(stored.data(), run_.dtype, out.data(), run_.to,
-                   last - first);
+      CastElements(stored.data(), run.dtype, out.data(), run.to, last - first);
       return Status();
     }
     std::vector<std::byte> cast((last - first) * to_item);
-    CastElements(stored.data(), run_.dtype, cast.data(), run_.to, last - first);
+    CastElements(stored.data(), run.dtype, cast.data(), run.to, last - first);
     std::memcpy(out.data(), cast.data() + skipped, out.size());
     return Status();
   }
 
   // Reads bytes of the storage, decoded but in stored byte order.
-  Status ReadStored(uint64_t begin, std::span<std::byte> out,
+  Status ReadStored(const Run& run, uint64_t begin, std::span<std::byte> out,
                     const RangeDecoder& decoder) const {
+    const uint64_t start = StorageOf(run).offset;
     const auto [first, length] = decoder.UnitsOf(begin, out.size());
     if (first == begin && length == out.size()) {
-      HAULWAY_TRY(from_.source().ReadAt(storage().offset + first, out));
+      HAULWAY_TRY(from_.source().ReadAt(start + first, out));
       return decoder.Decode(first, out);
     }
     std::vector<std::byte> units(length);
-    HAULWAY_TRY(from_.source().ReadAt(storage().offset + first, units));
+    HAULWAY_TRY(from_.source().ReadAt(start + first, units));
     HAULWAY_TRY(decoder.Decode(first, units));
     std::memcpy(out.data(), units.data() + (begin - first), out.size());
     return Status();
   }
 
   const Checkpoint& from_;
-  const Run run_;
   const bool verify_;
-  mutable bool has_head_ HAULWAY_GUARDED_BY(mutex_) = false;
-  mutable std::array<std::byte, kDescriptorBytes> head_
-      HAULWAY_GUARDED_BY(mutex_);
+  mutable LongVector<Held> runs_;
+  uint64_t size_ = 0;
   mutable std::mutex mutex_;
-  mutable uint64_t read_ HAULWAY_GUARDED_BY(mutex_) = 0;
-  mutable std::shared_ptr<RangeDecoder> decoder_ HAULWAY_GUARDED_BY(mutex_);
+  // By where the run begins.
+  mutable std::unordered_map<uint64_t, Reading> readings_
+      HAULWAY_GUARDED_BY(mutex_);
 };
+
+namespace {
 
 class BlockSource : public ByteSource {
  public:
@@ -421,55 +484,66 @@ Status CheckElements(const CheckpointIndex& index, const TensorInfo& tensor) {
                             tensor.nbytes, stored));
 }
 
-BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
-                        const SourceOptions& options) {
-  const TensorInfo& info = from.index().tensors[tensor];
+ElementSources::ElementSources(const Checkpoint& from,
+                               const SourceOptions& options)
+    : from_(from),
+      options_(options),
+      stored_(std::make_shared<StoredSource>(from, options.verify)) {}
+
+BytesToWrite ElementSources::Of(uint32_t tensor, DType to) {
+  const TensorInfo& info = from_.index().tensors[tensor];
   if (info.nbytes == 0) return BytesToWrite();
-  const StorageInfo& storage = from.index().storages[info.storage];
+  const StorageInfo& storage = from_.index().storages[info.storage];
   const Signs signs = SignsOf(info);
   const uint64_t item = ItemBytes(info.dtype);
   if (RangeDecoder::Takes(storage) && IsContiguous(info.shape, info.strides)) {
-    const Run run = {.storage = info.storage,
-                     .dtype = info.dtype,
-                     .to = to,
-                     .begin = info.storage_offset * item,
-                     .count = info.nbytes / item,
-                     .signs = signs};
-    return BytesOf(
-        std::make_shared<const StoredSource>(from, run, options.verify));
+    const StoredSource::Run run = {.storage = info.storage,
+                                   .dtype = info.dtype,
+                                   .to = to,
+                                   .signs = signs,
+                                   .begin = info.storage_offset * item,
+                                   .count = info.nbytes / item};
+    return {.length = run.count * ItemBytes(to),
+            .source = stored_,
+            .source_offset = stored_->Append(run)};
   }
   TensorRequest request;
   request.tensor = tensor;
   return BytesOf(std::make_shared<const BlockSource>(
-      from, std::move(request),
+      from_, std::move(request),
       std::vector<int64_t>(info.shape.begin(), info.shape.end()), info.dtype,
-      to, signs, BlockBytes(storage, options), options));
+      to, signs, BlockBytes(storage, options_), options_));
 }
 
-BytesToWrite ElementsOfStorage(const Checkpoint& from, uint32_t storage,
-                               DType dtype, uint64_t begin, uint64_t end,
-                               DType to, const SourceOptions& options) {
+BytesToWrite ElementSources::OfStorage(uint32_t storage, DType dtype,
+                                       uint64_t begin, uint64_t end, DType to) {
   if (begin == end) return BytesToWrite();
-  const StorageInfo& info = from.index().storages[storage];
+  const StorageInfo& info = from_.index().storages[storage];
   if (RangeDecoder::Takes(info)) {
-    const Run run = {.storage = storage,
-                     .dtype = dtype,
-                     .to = to,
-                     .begin = begin * ItemBytes(dtype),
-                     .count = end - begin,
-                     .signs = {}};
-    return BytesOf(
-        std::make_shared<const StoredSource>(from, run, options.verify));
+    const StoredSource::Run run = {.storage = storage,
+                                   .dtype = dtype,
+                                   .to = to,
+                                   .signs = {},
+                                   .begin = begin * ItemBytes(dtype),
+                                   .count = end - begin};
+    return {.length = run.count * ItemBytes(to),
+            .source = stored_,
+            .source_offset = stored_->Append(run)};
   }
   TensorRequest request;
   request.storage = StorageElements{storage, dtype};
   const auto all = static_cast<int64_t>(info.nbytes / ItemBytes(dtype));
   BytesToWrite bytes = BytesOf(std::make_shared<const BlockSource>(
-      from, std::move(request), std::vector<int64_t>{all}, dtype, to, Signs(),
-      BlockBytes(info, options), options));
+      from_, std::move(request), std::vector<int64_t>{all}, dtype, to, Signs(),
+      BlockBytes(info, options_), options_));
   bytes.source_offset = begin * ItemBytes(to);
   bytes.length = (end - begin) * ItemBytes(to);
   return bytes;
+}
+
+BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
+                        const SourceOptions& options) {
+  return ElementSources(from, options).Of(tensor, to);
 }
 
 Status CheckStorages(const Checkpoint& from, std::span<const uint32_t> storages,

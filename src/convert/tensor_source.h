@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -41,17 +42,34 @@ SourceOptions SourceOptionsFor(const WriteOptions& write, bool verify);
 // any disk holds.
 Status CheckElements(const CheckpointIndex& index, const TensorInfo& tensor);
 
-// Returns the elements of row `tensor` of `from`, dense and in row-major order,
-// cast to `to`, with signs resolved. Requires: a tensor with data, CanCast(),
-// and CheckElements(). `from` must outlive it.
+class StoredSource;
+
+// ElementSources are the bytes of many tensors of one checkpoint, of which most
+// share one source.
+class ElementSources {
+ public:
+  // `from` must outlive what this returns.
+  ElementSources(const Checkpoint& from, const SourceOptions& options);
+
+  // Returns the elements of row `tensor`, dense and in row-major order, cast to
+  // `to`, with signs resolved. Requires: a tensor with data, CanCast(),
+  // CheckElements(), and that nobody reads yet.
+  BytesToWrite Of(uint32_t tensor, DType to);
+
+  // Returns elements [begin, end) of row `storage`, interpreted as `dtype` and
+  // cast to `to`.
+  BytesToWrite OfStorage(uint32_t storage, DType dtype, uint64_t begin,
+                         uint64_t end, DType to);
+
+ private:
+  const Checkpoint& from_;
+  const SourceOptions& options_;
+  const std::shared_ptr<StoredSource> stored_;
+};
+
+// Returns ElementSources::Of() for a single tensor.
 BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
                         const SourceOptions& options);
-
-// Returns elements [begin, end) of row `storage` of `from`, interpreted as
-// `dtype` and cast to `to`.
-BytesToWrite ElementsOfStorage(const Checkpoint& from, uint32_t storage,
-                               DType dtype, uint64_t begin, uint64_t end,
-                               DType to, const SourceOptions& options);
 
 // Checks the digests of the storages that have some, in bounded memory. Fails
 // as LoadPieces() does.

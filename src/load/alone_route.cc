@@ -50,14 +50,23 @@ Result<AloneRoute::Sequence> AloneRoute::Begin(uint32_t r,
                   memory.subspan(frame.size(), info.stored_bytes), step};
 }
 
+uint64_t AloneRoute::PieceBytesOf(size_t together) const {
+  switch (pieces_) {
+    case Pieces::kInCache:
+      return PieceBytes(together);
+    case Pieces::kRequests:
+      return load_.chunk_bytes;
+    case Pieces::kWhole:
+      break;
+  }
+  return UINT64_MAX;
+}
+
 // Reads one piece of each storage in turn; the pieces of one round fit in the
 // core's cache.
 Status AloneRoute::Run(uint64_t job) {
   const auto group = groups_[job];
-  // Outside the page cache, larger pieces are faster: each read waits for the
-  // device.
-  const uint64_t piece_bytes =
-      is_cached_ ? PieceBytes(group.size()) : load_.chunk_bytes;
+  const uint64_t piece_bytes = PieceBytesOf(group.size());
   std::vector<Sequence> sequences;
   sequences.reserve(group.size());
   for (const uint32_t r : group) {

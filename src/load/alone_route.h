@@ -15,10 +15,14 @@ namespace haulway {
 
 class AloneRoute {
  public:
-  // `is_cached`: whether the source is read through the page cache. Requires:
-  // `load` outlives the route.
-  AloneRoute(Loading& load, bool is_cached)
-      : load_(load), is_cached_(is_cached) {}
+  // How much of a storage is read at once.
+  enum class Pieces : uint8_t {
+    kInCache,   // As much as fits in the core's cache.
+    kRequests,  // As much as the largest request: reads wait for a device.
+    kWhole,     // All of it: the source decodes it in one pass.
+  };
+  // Requires: `load` outlives the route.
+  AloneRoute(Loading& load, Pieces pieces) : load_(load), pieces_(pieces) {}
 
   // Adds a storage. `r` is its position in `load.to_read`.
   void Add(uint32_t r) { storages_.push_back(r); }
@@ -32,10 +36,11 @@ class AloneRoute {
 
  private:
   struct Sequence;
+  uint64_t PieceBytesOf(size_t together) const;
   Result<Sequence> Begin(uint32_t r, uint64_t piece_bytes) const;
 
   Loading& load_;
-  const bool is_cached_;
+  const Pieces pieces_;
   std::vector<uint32_t> storages_;
   std::vector<std::span<const uint32_t>> groups_;  // Parts of storages_.
 };

@@ -11,6 +11,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
 #include "haulway/verify.h"
+#include "testing/test_sources.h"
 
 namespace haulway {
 namespace {
@@ -20,17 +21,13 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::shared_ptr<const ByteSource> SourceOf(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span(bytes)));
-}
-
 // Returns names, types, shapes and bytes of all tensors, or the error.
 Result<std::string> Content(const std::string& bytes, IoMode io,
                             Strictness strictness) {
   OpenOptions options;
   options.strictness = strictness;
   HAULWAY_ASSIGN(const auto checkpoint,
-                 Checkpoint::Open(SourceOf(bytes), options));
+                 Checkpoint::Open(test::InMemory(bytes), options));
   std::vector<uint32_t> rows(checkpoint->index().storages.size());
   std::iota(rows.begin(), rows.end(), 0);
   HAULWAY_ASSIGN(const LoadedStorages loaded,
@@ -77,8 +74,8 @@ TEST_P(Hostile, IsRefusedWhenCutAnywhere) {
     const auto content = Content(cut, IoMode::kPread, Strictness::kStrict);
     EXPECT_FALSE(content.ok()) << "cut to " << length << " bytes";
     (void)Content(cut, IoMode::kMmap, Strictness::kLenient).status();
-    (void)Verify(SourceOf(cut)).status();
-    (void)Scan(SourceOf(cut)).status();
+    (void)Verify(test::InMemory(cut)).status();
+    (void)Scan(test::InMemory(cut)).status();
   }
 }
 
@@ -96,8 +93,8 @@ TEST_P(Hostile, AFlippedBitIsSeenOrHarmless) {
       }
       (void)Content(flipped, IoMode::kMmap, Strictness::kLenient).status();
       if (bit == static_cast<int>(byte % 8)) {
-        (void)Verify(SourceOf(flipped)).status();
-        (void)Scan(SourceOf(flipped)).status();
+        (void)Verify(test::InMemory(flipped)).status();
+        (void)Scan(test::InMemory(flipped)).status();
       }
     }
   }

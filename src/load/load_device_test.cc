@@ -10,16 +10,14 @@
 #include "haulway/buffer.h"
 #include "haulway/load.h"
 #include "testing/goldens.h"
+#include "testing/load_suite.h"
+#include "testing/test_sources.h"
 #include "testing/zip_builder.h"
 
 namespace haulway {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::shared_ptr<const ByteSource> Memory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span(bytes)));
-}
 
 // Returns a file with tensors around the size of a piece, and many small ones.
 std::string LargeFile() {
@@ -47,12 +45,6 @@ std::string LargeFile() {
       .bytes;
 }
 
-std::vector<uint32_t> AllRows(const Checkpoint& checkpoint) {
-  std::vector<uint32_t> rows(checkpoint.index().storages.size());
-  std::iota(rows.begin(), rows.end(), 0);
-  return rows;
-}
-
 void ExpectNothingLeft() {
   const FakeCudaCounts left = FakeCudaCount();
   EXPECT_EQ(left.contexts, 0);
@@ -66,14 +58,14 @@ void ExpectNothingLeft() {
 Result<DeviceStorages> LoadThere(const Checkpoint& checkpoint,
                                  const LoadOptions& options) {
   HAULWAY_ASSIGN(const auto device, CudaDevice::Open(0, HAULWAY_FAKE_CUDA));
-  return LoadToDevice(checkpoint, AllRows(checkpoint), *device, options);
+  return LoadToDevice(checkpoint, test::AllRows(checkpoint), *device, options);
 }
 
 void ExpectSame(const std::string& file, const LoadOptions& options) {
   FakeCudaReset(1, 256 << 20);
-  const auto checkpoint = Checkpoint::Open(Memory(file));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  const auto rows = AllRows(**checkpoint);
+  const auto rows = test::AllRows(**checkpoint);
   const auto expected = LoadStorages(**checkpoint, rows, {});
   ASSERT_TRUE(expected.ok());
   {
@@ -116,7 +108,7 @@ TEST(LoadToDevice, CutsAndGathersWithSmallBudgets) {
 
 TEST(LoadToDevice, EveryCallMayFailAndNothingLeaks) {
   const std::string file = LargeFile();
-  const auto checkpoint = Checkpoint::Open(Memory(file));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file));
   ASSERT_TRUE(checkpoint.ok());
   LoadOptions options;
   options.threads = 2;
@@ -140,7 +132,7 @@ TEST(LoadToDevice, WithoutPinnedMemoryItTakesOther) {
   FakeCudaReset(1, 256 << 20);
   FakeCudaRefusePinned();
   const std::string file = LargeFile();
-  const auto checkpoint = Checkpoint::Open(Memory(file));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file));
   ASSERT_TRUE(checkpoint.ok());
   const auto loaded = LoadThere(**checkpoint, {});
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
@@ -150,7 +142,7 @@ TEST(LoadToDevice, WithoutPinnedMemoryItTakesOther) {
 TEST(LoadToDevice, SaysWhenItDoesNotFit) {
   FakeCudaReset(1, 1 << 20);
   const std::string file = LargeFile();
-  const auto checkpoint = Checkpoint::Open(Memory(file));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file));
   ASSERT_TRUE(checkpoint.ok());
   const Status status = LoadThere(**checkpoint, {}).status();
   EXPECT_EQ(status.code(), Code::kLimit);

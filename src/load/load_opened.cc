@@ -61,11 +61,15 @@ int FetchThreads(const SourceTraits& traits, const LoadOptions& options) {
   return options.threads > 0 ? options.threads : kFetchThreads;
 }
 
-bool IsCached(const OpenedSource& opened) {
+// Returns how storages are read that one thread reads each.
+AloneRoute::Pieces PiecesOf(const OpenedSource& opened) {
+  if (opened.traits.in_order) return AloneRoute::Pieces::kWhole;
   const IoMode mode = opened.choice.mode;
-  return !opened.traits.remote &&
-         (mode == IoMode::kPread || mode == IoMode::kMmap ||
-          mode == IoMode::kSnapshot);
+  const bool is_cached = !opened.traits.remote &&
+                         (mode == IoMode::kPread || mode == IoMode::kMmap ||
+                          mode == IoMode::kSnapshot);
+  return is_cached ? AloneRoute::Pieces::kInCache
+                   : AloneRoute::Pieces::kRequests;
 }
 
 class Loader {
@@ -78,7 +82,7 @@ class Loader {
               ChunkBytes(opened, FrameBytes(checkpoint, rows), options),
               progress),
         views_(load_, SplitViews(), FetchThreads(opened.traits, options)),
-        alone_(load_, IsCached(opened)),
+        alone_(load_, PiecesOf(opened)),
         staged_(load_),
         joined_(load_) {}
 
@@ -140,14 +144,17 @@ class Loader {
     // one.
     uint64_t total = 0;
     for (const uint32_t i : load_.to_read) total += load_.At(i).stored_bytes;
+    // A source that decodes from the beginning has no other choice.
+    const bool in_order = opened_.traits.in_order;
     const uint64_t largest_stream =
-        std::max(load_.chunk_bytes, total / threads);
+        in_order ? UINT64_MAX : std::max(load_.chunk_bytes, total / threads);
     std::vector<WantedStorage> wanted;
     wanted.reserve(load_.to_read.size());
     for (const uint32_t i : load_.to_read) {
       const StorageInfo& info = load_.At(i);
-      wanted.push_back({&info, !opened_.traits.is_server() &&
-                                   load_.decoder.HasWork(load_.rows[i]) &&
+      const bool is_work =
+          !opened_.traits.is_server() && load_.decoder.HasWork(load_.rows[i]);
+      wanted.push_back({&info, (in_order || is_work) &&
                                    SequenceDecoder::Takes(info) &&
                                    info.stored_bytes >= kSmallestStream &&
                                    info.stored_bytes <= largest_stream});

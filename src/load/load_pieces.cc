@@ -81,6 +81,7 @@ class PieceLoader {
         threads_(opened.choice.threads),
         largest_(largest),
         largest_hole_(opened.choice.largest_hole),
+        in_order_(opened.traits.in_order),
         take_(take),
         progress_(progress),
         requests_(opened, options, progress),
@@ -129,7 +130,7 @@ class PieceLoader {
   Way WayOf(const StorageInfo& info) const {
     if (TraitsOf(info).needs_memory()) return Way::kWhole;
     if (FrameLength(info) <= largest_) return Way::kGrouped;
-    if (options_.verify && reader_.has_digests()) {
+    if (in_order_ || (options_.verify && reader_.has_digests())) {
       return SequenceDecoder::Takes(info) ? Way::kSequence : Way::kWhole;
     }
     return Way::kParts;
@@ -344,6 +345,7 @@ class PieceLoader {
   const int threads_;
   const uint64_t largest_;
   const uint64_t largest_hole_;
+  const bool in_order_;  // See SourceTraits.
   const Taker& take_;
   LoadProgress* const progress_;
   const RequestReader requests_;

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "testing/test_sources.h"
+
 namespace haulway {
 namespace {
 
@@ -32,10 +34,6 @@ std::string FreshFolder() {
   return folder;
 }
 
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
-}
-
 class LoadSuite : public testing::TestWithParam<LoadFile> {
  protected:
   LoadSuite() : folder_(FreshFolder()) {}
@@ -44,7 +42,7 @@ class LoadSuite : public testing::TestWithParam<LoadFile> {
   // Returns the storages as ReadStorage() reads them.
   std::vector<std::string> Expected() const {
     const auto checkpoint =
-        Checkpoint::Open(InMemory(GetParam().bytes), GetParam().open);
+        Checkpoint::Open(test::InMemory(GetParam().bytes), GetParam().open);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
     std::vector<std::string> storages;
     for (const uint32_t row : AllRows(**checkpoint)) {

@@ -37,6 +37,7 @@ namespace {
 constexpr uint64_t kSmallestInPlace = 256 * kKiB;
 constexpr uint64_t kSmallestRead = 64 * kKiB;
 constexpr uint64_t kLargestRead = 1 * kGiB;
+constexpr uint64_t kCacheLine = 64;
 // Size of a piece of a storage that is decoded.
 constexpr uint64_t kDecodedPiece = 1 * kMiB;
 // Batches per thread, so that no thread waits long for the last one.
@@ -49,6 +50,12 @@ struct Batch {
   uint64_t bytes;
   uint64_t window_bytes;  // Sum over the reads that are not direct.
 };
+
+// Returns the largest hole that the source itself reads between two ranges.
+uint64_t MergedHole(const SourceTraits& traits) {
+  if (!traits.gathers) return 0;
+  return traits.is_server() ? kServerHole : kGatheredHole;
+}
 
 TensorPlanLimits LimitsOf(const LoadOptions& options) {
   TensorPlanLimits limits;
@@ -86,6 +93,7 @@ class TensorLoader {
       : checkpoint_(checkpoint),
         requests_(requests),
         options_(OptionsFor(checkpoint.source(), options)),
+        merged_hole_(MergedHole(checkpoint.source().Look({}))),
         progress_(options_),
         windows_(options.memory_budget, &progress_) {}
 
@@ -153,7 +161,17 @@ class TensorLoader {
     return ranges;
   }
 
-  std::vector<Batch> MakeBatches(const IoChoice& choice) const {
+  // Returns whether two reads must be of one batch, since the source decodes
+  // the storage from its beginning.
+  bool IsTogether(const TensorRead& before, const TensorRead& read) const {
+    return before.direct && read.direct &&
+           plan_.targets[before.target].storage ==
+               plan_.targets[read.target].storage;
+  }
+
+  std::vector<Batch> MakeBatches(const OpenedSource& opened) const {
+    const IoChoice& choice = opened.choice;
+    const bool in_order = opened.traits.in_order;
     const uint64_t chunk = LimitsOf(options_).largest_read;
     const uint64_t per_thread =
         plan_.read_bytes /
@@ -163,27 +181,38 @@ class TensorLoader {
                  std::max(chunk, options_.memory_budget / 2));
     const uint64_t most = std::clamp(per_thread, chunk, together);
     std::vector<Batch> batches;
+    uint64_t end = 0;
     for (size_t r = 0; r < plan_.reads.size(); ++r) {
       const TensorRead& read = plan_.reads[r];
-      if (batches.empty() || batches.back().bytes + read.bytes > most) {
+      const uint64_t hole = read.offset - std::min(read.offset, end);
+      // With the hole, if the source reads it.
+      const uint64_t bytes = read.bytes + (hole <= merged_hole_ ? hole : 0);
+      const bool is_together =
+          in_order && r > 0 && IsTogether(plan_.reads[r - 1], read);
+      if (batches.empty() ||
+          (batches.back().bytes + bytes > most && !is_together)) {
         batches.push_back({r, 0, 0, 0});
       }
+      end = read.offset + read.bytes;
       Batch& batch = batches.back();
       ++batch.count;
-      batch.bytes += read.bytes;
+      batch.bytes += bytes;
       if (!read.direct) batch.window_bytes += WindowBytes(read);
     }
     return batches;
   }
 
-  // Returns the window size of a read. A read has the same offset modulo a page
-  // in the window as in the source, for direct I/O.
-  static uint64_t WindowBytes(const TensorRead& read) {
-    return (read.bytes + 2 * kPageBytes - 1) / kPageBytes * kPageBytes;
+  // A read has the same offset modulo this in the window as in the source: a
+  // page, for direct I/O.
+  uint64_t Phase() const { return merged_hole_ == 0 ? kPageBytes : kCacheLine; }
+
+  // Returns the window size of a read.
+  uint64_t WindowBytes(const TensorRead& read) const {
+    return (read.bytes + 2 * Phase() - 1) / Phase() * Phase();
   }
 
   Status ReadAll(const OpenedSource& opened) {
-    const std::vector<Batch> batches = MakeBatches(opened.choice);
+    const std::vector<Batch> batches = MakeBatches(opened);
     const RequestReader source(opened, options_, &progress_);
     return ParallelFor(batches.size(), opened.choice.threads,
                        [&](uint64_t b) -> Status {
@@ -212,7 +241,7 @@ class TensorLoader {
         continue;
       }
       const auto address = reinterpret_cast<uintptr_t>(window.data());
-      const uint64_t phase = (read.offset - address) % kPageBytes;
+      const uint64_t phase = (read.offset - address) % Phase();
       requests.push_back({read.offset, window.subspan(phase, read.bytes)});
       window = window.subspan(phase + read.bytes);
     }
@@ -331,6 +360,7 @@ class TensorLoader {
   const Checkpoint& checkpoint_;
   const std::span<const TensorRequest> requests_;
   const LoadOptions options_;
+  const uint64_t merged_hole_;
   LoadProgress progress_;
   Staging windows_;
   TensorPlan plan_;

@@ -21,10 +21,6 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
-}
-
 std::vector<DimSlice> Whole(const TensorInfo& tensor) {
   std::vector<DimSlice> slices;
   for (const int64_t size : tensor.shape) slices.push_back({0, size, 1});
@@ -49,10 +45,12 @@ Bytes Expected(const Checkpoint& checkpoint, const TensorRequest& request) {
     elements = std::move(next);
   }
   const uint64_t item = ItemBytes(tensor.dtype);
-  Bytes dense;
+  Bytes dense(elements.size() * item);
+  std::byte* to = dense.data();
+  const std::byte* const from = storage.bytes().data();
   for (const uint64_t element : elements) {
-    const auto bytes = storage.bytes().subspan(element * item, item);
-    dense.insert(dense.end(), bytes.begin(), bytes.end());
+    std::memcpy(to, from + element * item, item);
+    to += item;
   }
   if (!request.dtype.has_value()) return dense;
   Bytes cast(elements.size() * ItemBytes(*request.dtype));
@@ -136,7 +134,7 @@ void ExpectRequests(const Checkpoint& checkpoint,
 void ExpectFile(const std::string& name, const std::string& bytes,
                 const OpenOptions& options = {}) {
   SCOPED_TRACE(name);
-  const auto opened = Checkpoint::Open(InMemory(bytes), options);
+  const auto opened = Checkpoint::Open(test::InMemory(bytes), options);
   // Files that Open() refuses are covered by other tests.
   if (!opened.ok()) return;
   const Checkpoint& checkpoint = **opened;
@@ -163,14 +161,14 @@ TEST(LoadTensors, SlicesEveryGoldenFileOfTorch) {
 TEST(LoadTensors, SlicesEveryGoldenFileOfTensorizer) {
   std::array<std::byte, kKeyBytes> key;
   for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(i);
-  for (const std::string& name : haulway::testing::TensorizerFiles()) {
+  for (const std::string& name : haulway::test::TensorizerFiles()) {
     OpenOptions options;
     if (name.find("passphrase") != name.npos) {
       options.key.passphrase = Secret("test");
     } else if (name.find("key") != name.npos) {
       options.key.key = Secret(key);
     }
-    ExpectFile(name, haulway::testing::TensorizerFile(name), options);
+    ExpectFile(name, haulway::test::TensorizerFile(name), options);
   }
 }
 
@@ -213,7 +211,7 @@ uint32_t Row(const Checkpoint& checkpoint, std::string_view name) {
 TEST(LoadTensors, SlicesMatricesLargerThanAWindow) {
   for (const char* padding : {"", " ", "  ", "       "}) {
     const Matrix matrix(padding);
-    const auto checkpoint = *Checkpoint::Open(InMemory(matrix.file));
+    const auto checkpoint = *Checkpoint::Open(test::InMemory(matrix.file));
     const uint32_t m = Row(*checkpoint, "m");
     const DimSlice rows{0, 700, 1};
     const DimSlice columns{0, 1000, 1};
@@ -246,7 +244,7 @@ TEST(LoadTensors, SlicesMatricesLargerThanAWindow) {
 
 TEST(LoadTensors, ReadsOnlyTheRowsItMust) {
   const Matrix matrix;
-  const auto checkpoint = *Checkpoint::Open(InMemory(matrix.file));
+  const auto checkpoint = *Checkpoint::Open(test::InMemory(matrix.file));
   std::vector<TensorRequest> requests = {
       {Row(*checkpoint, "m"), {{350, 437, 1}, {0, 1000, 1}}, {}, {}}};
   const auto plan = PlanTensors(*checkpoint, requests);
@@ -263,7 +261,7 @@ TEST(LoadTensors, ReadsOnlyTheRowsItMust) {
 
 TEST(LoadTensors, ReadsWhatTwoShareOnce) {
   const Matrix matrix;
-  const auto checkpoint = *Checkpoint::Open(InMemory(matrix.file));
+  const auto checkpoint = *Checkpoint::Open(test::InMemory(matrix.file));
   const uint32_t m = Row(*checkpoint, "m");
   const auto plan = PlanTensors(
       *checkpoint,
@@ -363,7 +361,7 @@ TEST(LoadTensors, FailsAsTheSourceDoes) {
 
 TEST(LoadTensors, StopsWhenToldTo) {
   const Matrix matrix;
-  const auto checkpoint = *Checkpoint::Open(InMemory(matrix.file));
+  const auto checkpoint = *Checkpoint::Open(test::InMemory(matrix.file));
   std::vector<TensorRequest> requests = {{Row(*checkpoint, "m"), {}, {}, {}}};
   const auto rooms = MakeRoom(*checkpoint, &requests);
   std::atomic<bool> cancel{false};
@@ -399,7 +397,7 @@ TEST(LoadTensors, ChecksTheFramesOfWhatItTouches) {
   // header.
   constexpr size_t kNameAt = 30;
   zip.bytes[zip.records[2].header + kNameAt] ^= 1;
-  const auto checkpoint = Checkpoint::Open(InMemory(zip.bytes));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(zip.bytes));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   int failed = 0;
   for (uint32_t t = 0; t < 2; ++t) {
@@ -429,7 +427,7 @@ TEST(LoadTensors, VerifyReadsWholeStoragesAndFindsFlips) {
   size_t record = 0;
   while (!records[record].name.ends_with("data/0")) ++record;
   zip.bytes[zip.records[record].payload + 500'000] ^= 1;
-  const auto checkpoint = *Checkpoint::Open(InMemory(zip.bytes));
+  const auto checkpoint = *Checkpoint::Open(test::InMemory(zip.bytes));
   std::vector<TensorRequest> requests = {
       {0, {{10, 20, 1}, {0, 600, 1}}, {}, {}}};
   const auto rooms = MakeRoom(*checkpoint, &requests);
@@ -441,7 +439,7 @@ TEST(LoadTensors, VerifyReadsWholeStoragesAndFindsFlips) {
 
 TEST(LoadTensors, FailsOnEveryTruncationOfWhatItReads) {
   const Matrix matrix;
-  const auto whole = *Checkpoint::Open(InMemory(matrix.file));
+  const auto whole = *Checkpoint::Open(test::InMemory(matrix.file));
   const uint64_t size = matrix.file.size();
   // The index describes the whole file; the source then loses its end.
   for (const uint64_t left : {size - 1, size - 4, size - 700'000, size / 4}) {
@@ -461,7 +459,7 @@ TEST(LoadTensors, FailsOnEveryTruncationOfWhatItReads) {
 
 TEST(LoadTensors, NothingIsNothing) {
   const Matrix matrix;
-  const auto checkpoint = *Checkpoint::Open(InMemory(matrix.file));
+  const auto checkpoint = *Checkpoint::Open(test::InMemory(matrix.file));
   const auto stats = LoadTensors(*checkpoint, {});
   ASSERT_TRUE(stats.ok());
   EXPECT_EQ(stats->read_bytes, 0u);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "testing/load_suite.h"
 #include "testing/test_sources.h"
 #include "testing/zip_builder.h"
 
@@ -25,7 +26,7 @@ using test::FaultSource;
 using test::Little;
 using test::ZipOptions;
 
-std::string Bytes(uint64_t size, uint32_t seed) {
+std::string SomeBytes(uint64_t size, uint32_t seed) {
   std::string bytes(size, '\0');
   for (char& byte : bytes) {
     seed = seed * 1664525 + 1013904223;
@@ -41,7 +42,7 @@ std::vector<std::pair<std::string, std::string>> SomeStorages() {
   for (const uint64_t size : {5u, 0u, 64u, 300'001u, 1u, 4096u, 0u, 700'000u}) {
     storages.emplace_back(
         std::to_string(storages.size()),
-        Bytes(size, static_cast<uint32_t>(storages.size() + 1)));
+        SomeBytes(size, static_cast<uint32_t>(storages.size() + 1)));
   }
   return storages;
 }
@@ -63,16 +64,6 @@ BuiltZip Zip(const std::vector<std::pair<std::string, std::string>>& storages,
              const ZipOptions& options = {}) {
   return BuildZip(test::CheckpointRecords("a", PickleOf(storages), storages),
                   options);
-}
-
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
-}
-
-std::vector<uint32_t> AllRows(const Checkpoint& checkpoint) {
-  std::vector<uint32_t> rows(checkpoint.index().storages.size());
-  std::iota(rows.begin(), rows.end(), 0);
-  return rows;
 }
 
 std::string TextOf(const Buffer& bytes) {
@@ -115,39 +106,40 @@ struct Way {
 
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
-class EveryWay : public testing::TestWithParam<Way> {};
+class EveryWayToLoad : public testing::TestWithParam<Way> {};
 
-TEST_P(EveryWay, GivesTheBytesThatWereSaved) {
+TEST_P(EveryWayToLoad, GivesTheBytesThatWereSaved) {
   const Way& way = GetParam();
   const auto storages = SomeStorages();
   auto records = test::CheckpointRecords("a", PickleOf(storages), storages);
   for (auto& record : records) record.deflated = way.deflated;
   const BuiltZip zip = BuildZip(records, way.zip);
   const std::shared_ptr<const ByteSource> source =
-      way.in_memory ? InMemory(zip.bytes)
+      way.in_memory ? test::InMemory(zip.bytes)
                     : std::make_shared<const CountingSource>(zip.bytes);
   const auto checkpoint = Checkpoint::Open(source);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   for (const uint64_t hole : {uint64_t{0}, 64 * kKiB}) {
     for (const bool verify : {false, true}) {
-      const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
-                                       {.threads = way.threads,
-                                        .io = way.io,
-                                        .verify = verify,
-                                        .largest_hole = hole,
-                                        .chunk_bytes = 256 * kKiB});
+      const auto loaded =
+          LoadStorages(**checkpoint, test::AllRows(**checkpoint),
+                       {.threads = way.threads,
+                        .io = way.io,
+                        .verify = verify,
+                        .largest_hole = hole,
+                        .chunk_bytes = 256 * kKiB});
       ASSERT_TRUE(loaded.ok()) << loaded.status().message();
       ExpectAll(**checkpoint, *loaded, storages);
       EXPECT_EQ(loaded->stats.tensor_bytes, 1'004'167u);
     }
   }
   // Memory of no bytes may be a null pointer.
-  for (const uint32_t row : AllRows(**checkpoint)) {
+  for (const uint32_t row : test::AllRows(**checkpoint)) {
     EXPECT_TRUE((*checkpoint)->ReadStorageRange(row, 0, {}).ok());
   }
 }
 
-TEST_P(EveryWay, SeesAByteThatChanged) {
+TEST_P(EveryWayToLoad, SeesAByteThatChanged) {
   const Way& way = GetParam();
   const auto storages = SomeStorages();
   auto records = test::CheckpointRecords("a", PickleOf(storages), storages);
@@ -155,20 +147,21 @@ TEST_P(EveryWay, SeesAByteThatChanged) {
   records[4].crc32 = 0x12345678;  // Storage 3.
   const BuiltZip zip = BuildZip(records, way.zip);
   const std::shared_ptr<const ByteSource> source =
-      way.in_memory ? InMemory(zip.bytes)
+      way.in_memory ? test::InMemory(zip.bytes)
                     : std::make_shared<const CountingSource>(zip.bytes);
   const auto checkpoint = Checkpoint::Open(source);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   LoadOptions options{.threads = way.threads, .io = way.io, .verify = true};
   const Status status =
-      LoadStorages(**checkpoint, AllRows(**checkpoint), options).status();
+      LoadStorages(**checkpoint, test::AllRows(**checkpoint), options).status();
   EXPECT_EQ(status.code(), Code::kMismatch);
   EXPECT_NE(status.message().find("expected 305419896"), std::string_view::npos)
       << status.message();
   EXPECT_NE(status.message().find("storage '3'"), std::string_view::npos)
       << status.message();
   options.verify = false;
-  EXPECT_TRUE(LoadStorages(**checkpoint, AllRows(**checkpoint), options).ok());
+  EXPECT_TRUE(
+      LoadStorages(**checkpoint, test::AllRows(**checkpoint), options).ok());
 }
 
 constexpr ZipOptions kTorch = {};
@@ -178,7 +171,7 @@ constexpr ZipOptions kOrdinary = {
 constexpr ZipOptions kSaturated = {.padding = false, .saturated = true};
 
 INSTANTIATE_TEST_SUITE_P(
-    Ways, EveryWay,
+    Ways, EveryWayToLoad,
     testing::Values(
         Way{"View", true, IoMode::kMmap, 2, kTorch},
         Way{"Read", true, IoMode::kPread, 2, kTorch},
@@ -208,7 +201,7 @@ TEST(Load, AViewIsNoCopyAndStaysWhenAllElseIsGone) {
   bytes.reset();
   Buffer kept;
   {
-    auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
+    auto loaded = LoadStorages(**checkpoint, test::AllRows(**checkpoint),
                                {.io = IoMode::kMmap});
     ASSERT_TRUE(loaded.ok());
     EXPECT_EQ(loaded->stats.io, IoMode::kMmap);
@@ -225,10 +218,10 @@ TEST(Load, AViewIsNoCopyAndStaysWhenAllElseIsGone) {
 TEST(Load, WhatIsReadIsAlignedWritableAndItsOwn) {
   const auto storages = SomeStorages();
   const BuiltZip zip = Zip(storages, kOrdinary);
-  const auto checkpoint = Checkpoint::Open(InMemory(zip.bytes));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(zip.bytes));
   ASSERT_TRUE(checkpoint.ok());
-  const auto loaded =
-      LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kPread});
+  const auto loaded = LoadStorages(**checkpoint, test::AllRows(**checkpoint),
+                                   {.io = IoMode::kPread});
   ASSERT_TRUE(loaded.ok());
   EXPECT_EQ(loaded->stats.io, IoMode::kPread);
   for (size_t i = 0; i < storages.size(); ++i) {
@@ -259,7 +252,7 @@ TEST(Load, TakesSomeStoragesInAnyOrder) {
 TEST(Load, RefusesARowThatIsNotThereAndTakesNone) {
   const auto storages = SomeStorages();
   const std::string bytes = Zip(storages).bytes;
-  const auto checkpoint = Checkpoint::Open(InMemory(bytes));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(bytes));
   ASSERT_TRUE(checkpoint.ok());
   const uint32_t rows[] = {8};
   EXPECT_EQ(LoadStorages(**checkpoint, rows).status().code(),
@@ -273,20 +266,20 @@ TEST(Load, ViewsOfASourceNotInMemoryAreRefused) {
   const auto checkpoint = Checkpoint::Open(
       std::make_shared<const CountingSource>(Zip(SomeStorages()).bytes));
   ASSERT_TRUE(checkpoint.ok());
-  EXPECT_EQ(
-      LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kMmap})
-          .status()
-          .code(),
-      Code::kUnsupported);
+  EXPECT_EQ(LoadStorages(**checkpoint, test::AllRows(**checkpoint),
+                         {.io = IoMode::kMmap})
+                .status()
+                .code(),
+            Code::kUnsupported);
 }
 
 TEST(Load, StopsWhenCancelled) {
   const std::string bytes = Zip(SomeStorages()).bytes;
-  const auto checkpoint = Checkpoint::Open(InMemory(bytes));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(bytes));
   ASSERT_TRUE(checkpoint.ok());
   std::atomic<bool> cancel{true};
   for (const IoMode io : {IoMode::kMmap, IoMode::kPread}) {
-    EXPECT_EQ(LoadStorages(**checkpoint, AllRows(**checkpoint),
+    EXPECT_EQ(LoadStorages(**checkpoint, test::AllRows(**checkpoint),
                            {.io = io, .cancel = &cancel})
                   .status()
                   .code(),
@@ -302,7 +295,7 @@ TEST(Load, StopsWhenCancelled) {
     ++calls;
     if (done > 0) cancel = true;
   };
-  EXPECT_EQ(LoadStorages(**checkpoint, AllRows(**checkpoint), options)
+  EXPECT_EQ(LoadStorages(**checkpoint, test::AllRows(**checkpoint), options)
                 .status()
                 .code(),
             Code::kCancelled);
@@ -311,14 +304,14 @@ TEST(Load, StopsWhenCancelled) {
 
 TEST(Load, AsksAServerForMoreAtOnceButEveryThreadForTwo) {
   const std::vector<std::pair<std::string, std::string>> storages = {
-      {"0", Bytes(4 * kMiB, 1)}};
+      {"0", SomeBytes(4 * kMiB, 1)}};
   const auto source = std::make_shared<Server>(Zip(storages).bytes);
   const auto checkpoint = Checkpoint::Open(source);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   const auto reads = [&](int threads) {
     const int before = source->reads;
     const auto loaded =
-        LoadStorages(**checkpoint, AllRows(**checkpoint),
+        LoadStorages(**checkpoint, test::AllRows(**checkpoint),
                      {.threads = threads, .chunk_bytes = 256 * kKiB});
     EXPECT_TRUE(loaded.ok()) << loaded.status().message();
     ExpectAll(**checkpoint, *loaded, storages);
@@ -338,7 +331,7 @@ TEST(Load, ReadsTheHolesOfAServerInEveryWay) {
   for (uint32_t i = 0; i < 16; ++i) {
     // More than the largest hole that is read from a file.
     const uint64_t size = i % 2 == 0 ? 1000 : 100 * kKiB;
-    storages.emplace_back(std::to_string(i), Bytes(size, i));
+    storages.emplace_back(std::to_string(i), SomeBytes(size, i));
     if (i % 2 != 0) continue;
     rows.push_back(i);
     TensorRequest& request = requests.emplace_back();
@@ -377,11 +370,11 @@ TEST(Load, ReadsTheHolesOfAServerInEveryWay) {
 
 TEST(Load, TheFirstStatisticsIncludeOpening) {
   const auto source =
-      std::make_shared<Server>(Zip({{"0", Bytes(1000, 1)}}).bytes);
+      std::make_shared<Server>(Zip({{"0", SomeBytes(1000, 1)}}).bytes);
   const auto checkpoint = Checkpoint::Open(source);
   ASSERT_TRUE(checkpoint.ok());
   const auto requests = [&] {
-    const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint));
+    const auto loaded = LoadStorages(**checkpoint, test::AllRows(**checkpoint));
     return loaded.ok() ? loaded->stats.requests : 0;
   };
   const uint64_t first = requests();
@@ -395,7 +388,7 @@ TEST(Load, ProgressRisesToItsTotal) {
   auto records = test::CheckpointRecords("a", PickleOf(storages), storages);
   records[4].deflated = true;  // Read, while the others are viewed.
   const std::string bytes = BuildZip(records).bytes;
-  const auto checkpoint = Checkpoint::Open(InMemory(bytes));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(bytes));
   ASSERT_TRUE(checkpoint.ok());
   for (const IoMode io : {IoMode::kMmap, IoMode::kPread}) {
     std::vector<uint64_t> done;
@@ -406,7 +399,7 @@ TEST(Load, ProgressRisesToItsTotal) {
       total.push_back(bytes_wanted);
     };
     ASSERT_TRUE(
-        LoadStorages(**checkpoint, AllRows(**checkpoint), options).ok());
+        LoadStorages(**checkpoint, test::AllRows(**checkpoint), options).ok());
     ASSERT_FALSE(done.empty());
     EXPECT_TRUE(std::ranges::is_sorted(done)) << testing::PrintToString(done);
     EXPECT_EQ(std::ranges::count(total, done.back()),
@@ -427,8 +420,8 @@ TEST(Load, WhatTheCallerThrowsIsAStatus) {
         std::string("a function of the caller threw 'from ") + what + "'"))
         << status.message();
   };
-  const auto checkpoint = *Checkpoint::Open(InMemory(bytes));
-  const auto rows = AllRows(*checkpoint);
+  const auto checkpoint = *Checkpoint::Open(test::InMemory(bytes));
+  const auto rows = test::AllRows(*checkpoint);
   for (const int threads : {1, 4}) {
     for (const IoMode io : {IoMode::kMmap, IoMode::kPread}) {
       const LoadOptions plain{.threads = threads, .io = io};
@@ -495,7 +488,7 @@ TEST(Load, ReadsWhatASourceHasNotInMemory) {
   const auto storages = SomeStorages();
   const auto checkpoint = *Checkpoint::Open(
       std::make_shared<const HalfInMemory>(Zip(storages).bytes));
-  const auto loaded = LoadStorages(*checkpoint, AllRows(*checkpoint));
+  const auto loaded = LoadStorages(*checkpoint, test::AllRows(*checkpoint));
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   for (size_t i = 0; i < storages.size(); ++i) {
     EXPECT_TRUE(std::ranges::equal(
@@ -514,7 +507,8 @@ TEST(Load, AnErrorOfTheSourceReachesTheCaller) {
   source->end = source->begin + 1;
   for (const int threads : {1, 2, 16}) {
     const Status status =
-        LoadStorages(**checkpoint, AllRows(**checkpoint), {.threads = threads})
+        LoadStorages(**checkpoint, test::AllRows(**checkpoint),
+                     {.threads = threads})
             .status();
     EXPECT_EQ(status.code(), Code::kIoError);
     EXPECT_EQ(status.os_error(), EIO);
@@ -526,7 +520,7 @@ TEST(Load, AnErrorOfTheSourceReachesTheCaller) {
 }
 
 TEST(Load, OpeningFailsAsTheSourceDoesWhereverThatIs) {
-  const BuiltZip zip = Zip({{"0", Bytes(200'000, 1)}});
+  const BuiltZip zip = Zip({{"0", SomeBytes(200'000, 1)}});
   for (uint64_t at = 0; at < zip.bytes.size(); at += 97) {
     const auto source = std::make_shared<FaultSource>(
         zip.bytes, Status(Code::kTimeout, "no answer"));
@@ -535,7 +529,7 @@ TEST(Load, OpeningFailsAsTheSourceDoesWhereverThatIs) {
     const auto checkpoint = Checkpoint::Open(source);
     const Status status =
         checkpoint.ok()
-            ? LoadStorages(**checkpoint, AllRows(**checkpoint)).status()
+            ? LoadStorages(**checkpoint, test::AllRows(**checkpoint)).status()
             : checkpoint.status();
     EXPECT_TRUE(status.ok() || status.code() == Code::kTimeout)
         << at << ": " << status.message();
@@ -553,12 +547,12 @@ TEST(Load, SwapsWhatABigEndianMachineWrote) {
       {{"0", big}, {"1", big}, {"2", big}, {"3", big}});
   records.push_back({"a/byteorder", "big"});
   const std::string bytes = BuildZip(records).bytes;
-  const auto checkpoint = Checkpoint::Open(InMemory(bytes));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(bytes));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   const std::string four = {1, 0, 0, 0, 0, 0, static_cast<char>(0x80), 0x3F};
   const std::string two = {0, 0, 1, 0, static_cast<char>(0x80), 0x3F, 0, 0};
   for (const IoMode io : {IoMode::kMmap, IoMode::kPread}) {
-    const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
+    const auto loaded = LoadStorages(**checkpoint, test::AllRows(**checkpoint),
                                      {.io = io, .verify = true});
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     EXPECT_EQ(TextOf(loaded->buffers[0]), four);
@@ -584,7 +578,7 @@ TEST(Load, HundredThousandStorages) {
   const auto checkpoint = Checkpoint::Open(source);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   EXPECT_LE(source->reads.load(), 4);
-  const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
+  const auto loaded = LoadStorages(**checkpoint, test::AllRows(**checkpoint),
                                    {.threads = 2, .verify = true});
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   EXPECT_LT(source->reads.load(), 100) << "neighbours are read together";

@@ -19,6 +19,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
 #include "haulway/verify.h"
+#include "testing/test_sources.h"
 #include "testing/zip_builder.h"
 
 namespace {
@@ -89,10 +90,6 @@ using test::CheckpointRecords;
 using test::Little;
 using test::ZipRecord;
 
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span(bytes)));
-}
-
 Status OpenAndLoad(const std::shared_ptr<const ByteSource>& source,
                    Strictness strictness) {
   OpenOptions options;
@@ -136,7 +133,7 @@ TEST(Memory, LongNamesOfManyTensorsAreRefused) {
   const std::string file = ZipOf(pickle);
   const int64_t before = allocated;
   peak = before;
-  const Status status = OpenAndLoad(InMemory(file), Strictness::kStrict);
+  const Status status = OpenAndLoad(test::InMemory(file), Strictness::kStrict);
   EXPECT_EQ(status.code(), Code::kLimit) << status.message();
   EXPECT_NE(status.message().find("names and shapes"), std::string::npos);
   EXPECT_LT(peak - before, int64_t{48} << 20);
@@ -152,7 +149,7 @@ TEST(Memory, ManyTensorsOfManyDimensionsAreRefused) {
   const std::string file = ZipOf(pickle);
   const int64_t before = allocated;
   peak = before;
-  const Status status = OpenAndLoad(InMemory(file), Strictness::kStrict);
+  const Status status = OpenAndLoad(test::InMemory(file), Strictness::kStrict);
   EXPECT_EQ(status.code(), Code::kLimit) << status.message();
   EXPECT_LT(peak - before, static_cast<int64_t>(256 * file.size()));
 }
@@ -162,23 +159,23 @@ TEST(Memory, APickleMayNotInflateAsMuchAsAPayload) {
   const std::string file = ZipOf(pickle, /*deflated=*/true);
   ASSERT_LT(file.size(), 5'000u);
   for (const auto strictness : {Strictness::kStrict, Strictness::kLenient}) {
-    const Status status = OpenAndLoad(InMemory(file), strictness);
+    const Status status = OpenAndLoad(test::InMemory(file), strictness);
     EXPECT_EQ(status.code(), Code::kLimit) << status.message();
     EXPECT_NE(status.message().find("max_metadata_inflate_ratio 64"),
               std::string::npos)
         << status.message();
   }
-  const auto report = Scan(InMemory(file), {});
+  const auto report = Scan(test::InMemory(file), {});
   ASSERT_TRUE(report.ok());
   EXPECT_FALSE(report->safe());
   OpenOptions wider;
   wider.limits.max_metadata_inflate_ratio = 1100;
-  EXPECT_EQ(Checkpoint::Open(InMemory(file), wider).status().code(),
+  EXPECT_EQ(Checkpoint::Open(test::InMemory(file), wider).status().code(),
             Code::kLimit)
       << "the tree is not in proportion to the file";
   wider.limits.max_tree_bytes_per_stored_byte = 128 * 1100;
   wider.limits.max_tree_bytes_per_byte = 128;
-  const auto opened = Checkpoint::Open(InMemory(file), wider);
+  const auto opened = Checkpoint::Open(test::InMemory(file), wider);
   EXPECT_TRUE(opened.ok()) << opened.status().message();
 }
 
@@ -202,14 +199,15 @@ TEST(Memory, StoragesThatShareARecordTakeNoMoreThanTheFile) {
     test::Put(&zip.bytes, zip.records[i].entry + 42, zip.records[first].header,
               4);
   }
-  const Status status = OpenAndLoad(InMemory(zip.bytes), Strictness::kLenient);
+  const Status status =
+      OpenAndLoad(test::InMemory(zip.bytes), Strictness::kLenient);
   EXPECT_EQ(status.code(), Code::kCorrupt) << status.message();
   EXPECT_NE(status.message().find("records of storages overlap"),
             std::string::npos)
       << status.message();
   VerifyOptions options;
   options.open.strictness = Strictness::kLenient;
-  const auto report = Verify(InMemory(zip.bytes), options);
+  const auto report = Verify(test::InMemory(zip.bytes), options);
   ASSERT_TRUE(report.ok());
   EXPECT_FALSE(report->ok);
 }
@@ -228,7 +226,7 @@ TEST(Memory, StoragesOfOneRecordInManyCasesTakeNoMoreThanTheFile) {
       BuildZip(CheckpointRecords("a", test::PickleStateDict(tensors),
                                  {{"abcdefgh", std::string(16'384, 'x')}}))
           .bytes;
-  const Status status = OpenAndLoad(InMemory(file), Strictness::kLenient);
+  const Status status = OpenAndLoad(test::InMemory(file), Strictness::kLenient);
   EXPECT_EQ(status.code(), Code::kCorrupt) << status.message();
 }
 
@@ -280,7 +278,7 @@ TEST(Memory, AnEmptyTarMemberIsTruncated) {
   const std::string file = TarMember("storages", "") +
                            TarMember("tensors", "") + TarMember("pickle", "") +
                            TarMember("sys_info", "") + std::string(1024, '\0');
-  const auto checkpoint = Checkpoint::Open(InMemory(file), {});
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file), {});
   EXPECT_EQ(checkpoint.status().code(), Code::kTruncated)
       << checkpoint.status().message();
 }
@@ -292,7 +290,7 @@ TEST(Memory, AnAllocationThatFailsIsAStatus) {
                      std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(in), {}};
     ASSERT_FALSE(bytes.empty());
-    const auto source = InMemory(bytes);
+    const auto source = test::InMemory(bytes);
     const auto attempt = [&](int which) -> Status {
       switch (which) {
         case 0:

@@ -84,7 +84,7 @@ Result<ReadPlan> PlanReads(std::span<const WantedStorage> storages,
   bool may_grow = false;
   for (const uint32_t i : plan.order) {
     const StorageInfo& storage = *storages[i].info;
-    Placement& placement = plan.placements[i];
+    StoragePlacement& placement = plan.placements[i];
     const uint64_t length = storage.frame_end - storage.frame_offset;
     if (at > kMostMemory || length > kMostMemory ||
         storage.nbytes > kMostMemory) {

@@ -26,7 +26,7 @@ enum class Route : uint8_t {
 };
 
 // The memory offsets of one storage's frame and payload.
-struct Placement {
+struct StoragePlacement {
   // Where StorageInfo::frame_offset goes; unset for kStaged.
   uint64_t frame = 0;
   uint64_t payload = 0;  // Where the decoded bytes go.
@@ -36,7 +36,7 @@ struct Placement {
 struct ReadPlan {
   // kJoined only; sorted by source offset, without overlap.
   std::vector<Extent> extents;
-  std::vector<Placement> placements;  // Parallel to the given storages.
+  std::vector<StoragePlacement> placements;  // Parallel to the given storages.
   // Indices of the storages, by source offset.
   std::vector<uint32_t> order;
   // Size of the memory that the offsets refer to.

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-std::shared_ptr<const ByteSource> Memory(const std::string& bytes) {
+std::shared_ptr<const ByteSource> OwnedMemory(const std::string& bytes) {
   const auto owned = std::make_shared<std::string>(bytes);
   return MakeBufferSource(
       Buffer(owned, std::as_writable_bytes(std::span(*owned)), false));
@@ -56,7 +56,7 @@ std::string Text(const Buffer& bytes) {
 }
 
 void ExpectSame(const std::string& file) {
-  const auto checkpoint = Checkpoint::Open(Memory(file));
+  const auto checkpoint = Checkpoint::Open(OwnedMemory(file));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   const auto& storages = checkpoint.value()->index().storages;
   std::vector<uint32_t> rows;
@@ -65,7 +65,7 @@ void ExpectSame(const std::string& file) {
   }
   const auto loaded = LoadStorages(*checkpoint.value(), rows, {});
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  const auto shared = LoadShared(Memory(file));
+  const auto shared = LoadShared(OwnedMemory(file));
   ASSERT_TRUE(shared.ok()) << shared.status().message();
   const auto attached = AttachShared(shared.value()->handle());
   ASSERT_TRUE(attached.ok()) << attached.status().message();
@@ -98,9 +98,9 @@ TEST(Shared, HoldsWhatLoadingGivesForEveryGolden) {
 }
 
 TEST(Shared, HoldsWhatLoadingGivesOfTensorizerFiles) {
-  for (const std::string& name : testing::TensorizerFiles()) {
-    const std::string file = testing::TensorizerFile(name);
-    const auto checkpoint = Checkpoint::Open(Memory(file));
+  for (const std::string& name : test::TensorizerFiles()) {
+    const std::string file = test::TensorizerFile(name);
+    const auto checkpoint = Checkpoint::Open(OwnedMemory(file));
     ASSERT_TRUE(checkpoint.ok());
     const auto& storages = checkpoint.value()->index().storages;
     if (std::ranges::any_of(storages, [](const StorageInfo& storage) {
@@ -116,7 +116,7 @@ TEST(Shared, HoldsWhatLoadingGivesOfTensorizerFiles) {
 TEST(Shared, LoadsOnlyWhatIsWanted) {
   SharedLoadOptions options;
   options.wanted = [](std::string_view name) { return name == "a"; };
-  const auto shared = LoadShared(Memory(SmallFile()), options);
+  const auto shared = LoadShared(OwnedMemory(SmallFile()), options);
   ASSERT_TRUE(shared.ok()) << shared.status().message();
   const auto attached = AttachShared(shared.value()->handle());
   ASSERT_TRUE(attached.ok()) << attached.status().message();
@@ -134,13 +134,13 @@ TEST(Shared, LoadsOnlyWhatIsWanted) {
 TEST(Shared, ViewsOfTheSourceAreMovedIn) {
   SharedLoadOptions options;
   options.load.io = IoMode::kMmap;
-  const auto shared = LoadShared(Memory(SmallFile()), options);
+  const auto shared = LoadShared(OwnedMemory(SmallFile()), options);
   ASSERT_TRUE(shared.ok()) << shared.status().message();
   EXPECT_EQ(Text(shared.value()->buffers()[0]), std::string(5, '\5'));
 }
 
 TEST(Shared, OutlivesItsLoaderAsLongAsABufferLives) {
-  auto shared = LoadShared(Memory(SmallFile()));
+  auto shared = LoadShared(OwnedMemory(SmallFile()));
   ASSERT_TRUE(shared.ok()) << shared.status().message();
   const std::string handle = shared.value()->handle();
   auto attached = AttachShared(handle);
@@ -158,7 +158,7 @@ TEST(Shared, OutlivesItsLoaderAsLongAsABufferLives) {
 }
 
 TEST(Shared, CannotBeWrittenTo) {
-  const auto shared = LoadShared(Memory(SmallFile()));
+  const auto shared = LoadShared(OwnedMemory(SmallFile()));
   ASSERT_TRUE(shared.ok());
   const auto address =
       reinterpret_cast<uintptr_t>(shared.value()->buffers()[0].data());
@@ -168,7 +168,7 @@ TEST(Shared, CannotBeWrittenTo) {
 }
 
 TEST(Shared, AChildAttachesAfterItsParentLetGo) {
-  auto shared = LoadShared(Memory(SmallFile()));
+  auto shared = LoadShared(OwnedMemory(SmallFile()));
   ASSERT_TRUE(shared.ok());
   const std::string handle = shared.value()->handle();
   int ready[2];
@@ -231,7 +231,7 @@ TEST(Shared, RefusesMemoryThatCouldChange) {
 }
 
 TEST(Shared, RefusesEveryTruncationAndSurvivesEveryFlip) {
-  const auto shared = LoadShared(Memory(test::ReadGolden("example.pt")));
+  const auto shared = LoadShared(OwnedMemory(test::ReadGolden("example.pt")));
   ASSERT_TRUE(shared.ok()) << shared.status().message();
   // Find the whole image through a storage's mapping.
   const auto& buffers = shared.value()->buffers();
@@ -317,7 +317,7 @@ TEST(Shared, AttachingToADamagedIndexFailsOrGivesItsBytes) {
 TEST(Recording, KeepsWhatWasReadAndNothingElse) {
   const std::string text = "0123456789abcdef";
   const auto recording = std::make_shared<Recording>();
-  const auto source = RecordSource(Memory(text), recording);
+  const auto source = RecordSource(OwnedMemory(text), recording);
   std::string out(4, '\0');
   const auto read = [&](uint64_t offset, size_t length) {
     out.resize(length);

@@ -191,14 +191,14 @@ TEST(TensorSlice, AScalarIsOneElement) {
   ExpectSlice(tensor, {}, 0, 4);
 }
 
-struct Hostile {
+struct HostileSlice {
   DimSlice slice;
   const char* message;
 };
 
 TEST(TensorSlice, RefusesWhatLeavesTheShape) {
   const Strided tensor{{10}, {1}};
-  const Hostile cases[] = {
+  const HostileSlice cases[] = {
       {{0, 11, 1},
        "slice 0:11:1 of dimension 0 leaves it: expected indices "
        "of 10 elements"},
@@ -209,7 +209,7 @@ TEST(TensorSlice, RefusesWhatLeavesTheShape) {
       {{INT64_MIN, 10, 1}, "leaves it"},
       {{0, 10, 0}, "slice of dimension 0 has step 0"},
   };
-  for (const Hostile& one : cases) {
+  for (const HostileSlice& one : cases) {
     const auto grid = MakeGrid(tensor.Info(), std::vector{one.slice});
     ASSERT_FALSE(grid.ok());
     EXPECT_EQ(grid.status().code(), Code::kInvalidArgument);

@@ -15,20 +15,17 @@
 #include "haulway/load.h"
 #include "haulway/verify.h"
 #include "testing/tensorizer_goldens.h"
+#include "testing/test_sources.h"
 
 namespace haulway {
 namespace {
 
-using haulway::testing::Hex;
-using haulway::testing::TensorizerFile;
-using haulway::testing::TensorizerFiles;
-using haulway::testing::TensorizerGolden;
-using haulway::testing::TensorizerManifest;
-using haulway::testing::WithoutIndexSlack;
-
-std::shared_ptr<const ByteSource> SourceOf(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span(bytes)));
-}
+using haulway::test::Hex;
+using haulway::test::TensorizerFile;
+using haulway::test::TensorizerFiles;
+using haulway::test::TensorizerGolden;
+using haulway::test::TensorizerManifest;
+using haulway::test::WithoutIndexSlack;
 
 Secret KeyA() {
   std::array<std::byte, kKeyBytes> key;
@@ -68,7 +65,7 @@ Result<std::vector<std::string>> Content(const std::string& file,
   options.limits.max_kdf_operations = 2;
   options.limits.max_kdf_memory_bytes = 64 * kKiB;
   HAULWAY_ASSIGN(const auto checkpoint,
-                 Checkpoint::Open(SourceOf(file), options));
+                 Checkpoint::Open(test::InMemory(file), options));
   const CheckpointIndex& index = checkpoint->index();
   std::vector<uint32_t> rows(index.storages.size());
   std::iota(rows.begin(), rows.end(), 0);
@@ -155,12 +152,12 @@ TEST_P(Tensorizer, HasTheBytesOfItsManifest) {
 TEST_P(Tensorizer, PassesVerify) {
   VerifyOptions options;
   options.open.key = key_;
-  const auto report = Verify(SourceOf(file_), options);
+  const auto report = Verify(test::InMemory(file_), options);
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_TRUE(report->ok) << report->findings.at(0).message;
   EXPECT_GT(report->checked_bytes, 0u);
   EXPECT_EQ(report->format, Format::kTensorizer);
-  EXPECT_TRUE(Scan(SourceOf(file_))->safe());
+  EXPECT_TRUE(Scan(test::InMemory(file_))->safe());
 }
 
 // A device copies from some pieces while others are read, so it keeps pieces
@@ -169,7 +166,7 @@ TEST_P(Tensorizer, PiecesMayBeKept) {
   for (const bool verify : {true, false}) {
     OpenOptions open;
     open.key = key_;
-    const auto checkpoint = Checkpoint::Open(SourceOf(file_), open);
+    const auto checkpoint = Checkpoint::Open(test::InMemory(file_), open);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
     const auto& storages = (*checkpoint)->index().storages;
     std::vector<uint32_t> rows;
@@ -197,14 +194,14 @@ TEST_P(Tensorizer, PiecesMayBeKept) {
 }
 
 TEST_P(Tensorizer, IsListedWithoutAKey) {
-  const auto checkpoint = Checkpoint::Open(SourceOf(file_));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file_));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   EXPECT_EQ((*checkpoint)->entries().size(), Expected(GetParam()).size());
   const auto content = Content(file_, {});
   EXPECT_EQ(content.ok(), !IsEncrypted(GetParam()));
   if (!IsEncrypted(GetParam())) return;
   EXPECT_EQ(content.status().code(), Code::kAuth);
-  const auto report = Verify(SourceOf(file_), {});
+  const auto report = Verify(test::InMemory(file_), {});
   ASSERT_TRUE(report.ok());
   EXPECT_TRUE(report->ok);
   EXPECT_GE(report->unchecked.size(), 2u);
@@ -220,7 +217,7 @@ TEST_P(Tensorizer, IsRefusedWhenCutAnywhere) {
   EXPECT_GT(end + 64, small.size());
   for (size_t length = 0; length < end; ++length) {
     EXPECT_FALSE(Content(small.substr(0, length), key_).ok()) << length;
-    (void)Verify(SourceOf(small.substr(0, length))).status();
+    (void)Verify(test::InMemory(small.substr(0, length))).status();
   }
 }
 
@@ -240,7 +237,7 @@ TEST_P(Tensorizer, AFlippedBitIsSeenOrHarmless) {
       if (bit != static_cast<int>(byte % 8)) continue;
       (void)Content(flipped, key_, {.strictness = Strictness::kLenient})
           .status();
-      (void)Verify(SourceOf(flipped)).status();
+      (void)Verify(test::InMemory(flipped)).status();
     }
   }
 }
@@ -248,7 +245,7 @@ TEST_P(Tensorizer, AFlippedBitIsSeenOrHarmless) {
 INSTANTIATE_TEST_SUITE_P(Files, Tensorizer,
                          ::testing::ValuesIn(TensorizerFiles()),
                          [](const auto& info) {
-                           return haulway::testing::TestName(info.param);
+                           return haulway::test::TestName(info.param);
                          });
 
 // Specification 3.8.
@@ -312,7 +309,7 @@ TEST(TensorizerKeys, CostsPastTheLimitAreRefusedBeforeTheyArePaid) {
   OpenOptions options;
   options.key.passphrase = Secret("test");
   options.limits.max_kdf_memory_bytes = 8191;
-  const auto checkpoint = Checkpoint::Open(SourceOf(file), options);
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file), options);
   ASSERT_TRUE(checkpoint.ok());
   const Status status = (*checkpoint)->ReadStorage(0).status();
   EXPECT_EQ(status.code(), Code::kLimit) << status.message();
@@ -320,7 +317,7 @@ TEST(TensorizerKeys, CostsPastTheLimitAreRefusedBeforeTheyArePaid) {
 
 TEST(TensorizerTree, IsNestedAsItWasSaved) {
   const std::string file = TensorizerFile("2.11.1_v1_nested");
-  const auto checkpoint = Checkpoint::Open(SourceOf(file));
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file));
   ASSERT_TRUE(checkpoint.ok());
   const Value& root = (*checkpoint)->index().root;
   ASSERT_TRUE(root.is(Kind::kDict));
@@ -336,7 +333,7 @@ TEST(TensorizerMeta, StaysMetaIfAsked) {
   const std::string file = TensorizerFile("2.12.0_v5_long");
   OpenOptions options;
   options.keep_meta = true;
-  const auto checkpoint = Checkpoint::Open(SourceOf(file), options);
+  const auto checkpoint = Checkpoint::Open(test::InMemory(file), options);
   ASSERT_TRUE(checkpoint.ok());
   const TensorInfo* tensor = (*checkpoint)->Find("L");
   ASSERT_NE(tensor, nullptr);

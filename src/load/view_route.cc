@@ -52,8 +52,20 @@ ViewRoute::ViewRoute(Loading& load, std::vector<uint32_t> viewed,
 }
 
 Status ViewRoute::Run() {
+  HAULWAY_TRY(Authenticate());
   if (load_.choice.mode == IoMode::kSnapshot) HAULWAY_TRY(Fetch());
   return Take();
+}
+
+// Compares what a signature covers: afterwards the source has the views.
+Status ViewRoute::Authenticate() {
+  std::vector<ByteRange> ranges;
+  ranges.reserve(viewed_.size());
+  for (const uint32_t i : viewed_) {
+    const StorageInfo& info = load_.At(i);
+    ranges.push_back({info.frame_offset, info.frame_end - info.frame_offset});
+  }
+  return load_.requests.source().Authenticate(ranges);
 }
 
 // Prefetches the missing pages. Page faults would read them a few pages at a
@@ -83,6 +95,10 @@ Status ViewRoute::Take() {
     auto frame = load_.requests.source().View(
         info.frame_offset, info.frame_end - info.frame_offset);
     if (!frame.has_value()) {
+      // Another thread may have found meanwhile that the file differs.
+      const ByteRange range{info.frame_offset,
+                            info.frame_end - info.frame_offset};
+      HAULWAY_TRY(load_.requests.source().Authenticate(std::span(&range, 1)));
       return Status(Code::kTruncated, "the file was cut while it was mapped")
           .At(info.frame_offset);
     }

@@ -29,6 +29,7 @@ class ViewRoute {
   Status Run();
 
  private:
+  Status Authenticate();
   Status Fetch();
   Status Take();
   Status Check(uint32_t row, const StoredBytes& bytes,
