@@ -9,11 +9,10 @@
 #include "haulway/arena.h"
 #include "haulway/items.h"
 #include "haulway/worker.h"
+#include "testing/shorthands.h"
 
 namespace haulway {
 namespace {
-
-constexpr uint64_t kMib = uint64_t{1} << 20;
 
 struct SmallArena {
   explicit SmallArena(ArenaKind kind, uint64_t overflow_bytes = UINT64_MAX) {
@@ -38,7 +37,8 @@ TEST(Apart, IsReadLikeAnyUnit) {
   for (const ArenaKind kind : {ArenaKind::kVariable, ArenaKind::kPool}) {
     SmallArena ends(kind);
     for (int round = 0; round < 20; ++round) {
-      ArenaRange ranges[] = {Wanted(3 * kMib + 1), Wanted(100), Wanted(kMib)};
+      ArenaRange ranges[] = {Wanted(3 * test::kMib + 1), Wanted(100),
+                             Wanted(test::kMib)};
       ASSERT_TRUE(ends.writer->BeginApart(ranges).ok());
       for (const ArenaRange& range : ranges) {
         EXPECT_EQ(range.offset % 64, 0u);
@@ -59,7 +59,7 @@ TEST(Apart, IsReadLikeAnyUnit) {
     EXPECT_EQ(stats.overflows, 20u);
     EXPECT_EQ(stats.units, 20u);
     // One unit at a time always uses the same memory.
-    EXPECT_LE(stats.high_water, 6 * kMib);
+    EXPECT_LE(stats.high_water, 6 * test::kMib);
   }
 }
 
@@ -67,7 +67,7 @@ TEST(Apart, ViewsOutliveTheEndsAndTheArena) {
   Buffer view;
   {
     SmallArena ends(ArenaKind::kVariable);
-    ArenaRange range = Wanted(2 * kMib);
+    ArenaRange range = Wanted(2 * test::kMib);
     ASSERT_TRUE(ends.writer->BeginApart({&range, 1}).ok());
     std::memset(ends.writer->At(range).data(), 7, range.bytes);
     const UnitRef unit = ends.writer->Commit().value();
@@ -79,7 +79,7 @@ TEST(Apart, ViewsOutliveTheEndsAndTheArena) {
 }
 
 TEST(Apart, IsRefusedWhereItIsOfNoUse) {
-  ArenaRange range = Wanted(2 * kMib);
+  ArenaRange range = Wanted(2 * test::kMib);
   for (const ArenaKind kind : {ArenaKind::kVariable, ArenaKind::kPool}) {
     SmallArena none(kind, 0);
     EXPECT_EQ(none.writer->BeginApart({&range, 1}).code(), Code::kLimit);
@@ -108,24 +108,24 @@ TEST(Apart, NeedsAUnitThatIsFree) {
     ASSERT_TRUE(ends.writer->Begin(0).ok());
     ASSERT_TRUE(ends.writer->Commit().ok());
   }
-  ArenaRange range = Wanted(2 * kMib);
+  ArenaRange range = Wanted(2 * test::kMib);
   EXPECT_EQ(ends.writer->BeginApart({&range, 1}).code(), Code::kTimeout);
 }
 
 TEST(Apart, RangesBeyondTheFileAreRefused) {
   SmallArena ends(ArenaKind::kVariable);
-  ArenaRange range = Wanted(2 * kMib);
+  ArenaRange range = Wanted(2 * test::kMib);
   ASSERT_TRUE(ends.writer->BeginApart({&range, 1}).ok());
   const UnitRef unit = ends.writer->Commit().value();
   const auto claim = ends.reader->Claim(unit).value();
-  for (const auto& [offset, bytes] :
-       std::vector<std::pair<uint64_t, uint64_t>>{{range.offset, 2 * kMib + 1},
-                                                  {range.offset + 2 * kMib, 1},
-                                                  {range.offset, 0},
-                                                  {range.offset, UINT64_MAX},
-                                                  {UINT64_MAX, 1},
-                                                  {UINT64_MAX - 4096, 4096},
-                                                  {INT64_MAX, 1}}) {
+  for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {range.offset, 2 * test::kMib + 1},
+           {range.offset + 2 * test::kMib, 1},
+           {range.offset, 0},
+           {range.offset, UINT64_MAX},
+           {UINT64_MAX, 1},
+           {UINT64_MAX - 4096, 4096},
+           {INT64_MAX, 1}}) {
     EXPECT_EQ(ends.reader->View(claim, offset, bytes).status().code(),
               Code::kCorrupt)
         << offset << " " << bytes;
@@ -139,9 +139,9 @@ TEST(Apart, CarriesAnItemThatIsTooLarge) {
   const auto sender = std::move(channel->OpenSender(-1)).value();
   const auto receiver = std::move(channel->OpenReceiver(-1)).value();
   const uint32_t epoch = receiver->StartPass();
-  const std::vector<std::byte> large(5 * kMib, std::byte{3});
+  const std::vector<std::byte> large(5 * test::kMib, std::byte{3});
   const std::span<const std::byte> part = large;
-  const Item item = Item::Tensor(0, DType::kU8, {5 * kMib});
+  const Item item = Item::Tensor(0, DType::kU8, {5 * test::kMib});
   ASSERT_TRUE(
       SendItem(*sender, ends.writer.get(), epoch, item, {&part, 1}).value());
   const Message message = receiver->Receive(0).value();

@@ -17,11 +17,10 @@
 
 #include "arena/fd_socket.h"
 #include "base/page_bytes.h"
+#include "testing/shorthands.h"
 
 namespace haulway {
 namespace {
-
-constexpr uint64_t kSecond = 1'000'000'000;
 
 std::span<const std::byte> Bytes(const std::string& text) {
   return std::as_bytes(std::span(text));
@@ -130,15 +129,17 @@ TEST(Arena, RejectsWhatCanNeverFit) {
   for (const auto& options : {Variable(128), Pool(128, 2), Ring(128)}) {
     Ends ends(options);
     ASSERT_TRUE(ends.writer->Begin(0).ok());
-    EXPECT_EQ(ends.writer->Write(Bytes(std::string(129, 'x')), 60 * kSecond)
-                  .status()
-                  .code(),
-              Code::kLimit);
+    EXPECT_EQ(
+        ends.writer->Write(Bytes(std::string(129, 'x')), 60 * test::kSecond)
+            .status()
+            .code(),
+        Code::kLimit);
     ASSERT_TRUE(ends.writer->Write(Bytes(std::string(100, 'x')), 0).ok());
-    EXPECT_EQ(ends.writer->Write(Bytes(std::string(100, 'x')), 60 * kSecond)
-                  .status()
-                  .code(),
-              Code::kLimit);
+    EXPECT_EQ(
+        ends.writer->Write(Bytes(std::string(100, 'x')), 60 * test::kSecond)
+            .status()
+            .code(),
+        Code::kLimit);
     EXPECT_TRUE(ends.writer->Abort().ok());
     EXPECT_EQ(Text(ends.Get(ends.Put(std::string(128, 'y')))),
               std::string(128, 'y'));
@@ -166,7 +167,7 @@ TEST(Arena, WaitsForARelease) {
   Ends ends(Pool(64, 1));
   Buffer held = ends.Get(ends.Put("one"));
   std::thread consumer([&] { held = Buffer(); });
-  EXPECT_EQ(Text(ends.Get(ends.Put("two", 10 * kSecond))), "two");
+  EXPECT_EQ(Text(ends.Get(ends.Put("two", 10 * test::kSecond))), "two");
   consumer.join();
 }
 
@@ -174,7 +175,7 @@ TEST(Arena, ShutdownWakesAWaitingProducer) {
   Ends ends(Pool(64, 1));
   const Buffer held = ends.Get(ends.Put("one"));
   std::thread closer([&] { ends.arena->Shutdown(); });
-  EXPECT_EQ(ends.writer->Begin(60 * kSecond).code(), Code::kCancelled);
+  EXPECT_EQ(ends.writer->Begin(60 * test::kSecond).code(), Code::kCancelled);
   closer.join();
 }
 
@@ -527,8 +528,8 @@ TEST(Arena, ManyThreadsReleaseWhatOneWrites) {
     });
   }
   for (int n = 0; n < kUnits; ++n) {
-    const ArenaRange range =
-        ends.Put(std::string(static_cast<size_t>(n % 3000), 'x'), kSecond);
+    const ArenaRange range = ends.Put(
+        std::string(static_cast<size_t>(n % 3000), 'x'), test::kSecond);
     const uint64_t mail =
         uint64_t{range.unit.generation} << 16 | range.unit.slot;
     uint64_t empty = 0;

@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "haulway/worker.h"
+#include "testing/shorthands.h"
 
 namespace haulway {
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint32_t kConsumers = 3;
 constexpr uint64_t kItems = 400;
 
@@ -28,7 +28,7 @@ pid_t Consume(Arena& arena, Channel& channel, uint32_t number,
   const auto receiver = std::move(channel.OpenReceiver(-1)).value();
   const uint32_t epoch = receiver->StartPass();
   for (uint64_t expected = 0;; ++expected) {
-    const auto message = receiver->Receive(20 * kSecond);
+    const auto message = receiver->Receive(20 * test::kSecond);
     if (!message.ok() || message->epoch != epoch) ::_exit(1);
     if (message->kind == MessageKind::kFinished) {
       ::_exit(expected == kItems ? 0 : 2);
@@ -63,13 +63,13 @@ TEST(Broadcast, EachConsumerGetsEachItemUntilItIsKilled) {
   const uint32_t epoch = broadcast.WaitForPass(0).value();
   for (uint64_t n = 0; n < kItems; ++n) {
     const std::vector<std::byte> payload(10'000, std::byte(n % 256));
-    while (!writer->Begin(kSecond / 50).ok()) {
+    while (!writer->Begin(test::kSecond / 50).ok()) {
       ASSERT_TRUE(broadcast.LookAround());
     }
-    Result<ArenaRange> range = writer->Write(payload, kSecond / 50);
+    Result<ArenaRange> range = writer->Write(payload, test::kSecond / 50);
     while (!range.ok()) {
       ASSERT_TRUE(broadcast.LookAround());
-      range = writer->Write(payload, kSecond / 50);
+      range = writer->Write(payload, test::kSecond / 50);
     }
     const Audience audience = broadcast.In(epoch);
     ASSERT_TRUE(writer->Commit(audience).ok());
@@ -130,7 +130,7 @@ TEST(Broadcast, MissesNoPassThatBeginsWhileItLooks) {
     }
     bool have_all = true;
     for (const auto& receiver : receivers) {
-      have_all = have_all && receiver->Receive(5 * kSecond).ok();
+      have_all = have_all && receiver->Receive(5 * test::kSecond).ok();
     }
     EXPECT_TRUE(have_all) << "in pass " << pass;
     if (!have_all) break;

@@ -16,11 +16,10 @@
 #include <vector>
 
 #include "haulway/worker.h"
+#include "testing/shorthands.h"
 
 namespace haulway {
 namespace {
-
-constexpr uint64_t kSecond = 1'000'000'000;
 
 std::string Text(const Message& message) {
   return {reinterpret_cast<const char*>(message.bytes.data()),
@@ -68,7 +67,7 @@ TEST(Channel, MessagesLongerThanTheRingStream) {
     }
   });
   for (int n = 0; n < kMessages; ++n) {
-    EXPECT_EQ(Text(receiver->Receive(10 * kSecond).value()),
+    EXPECT_EQ(Text(receiver->Receive(10 * test::kSecond).value()),
               Pattern(n, 50'000));
   }
   worker.join();
@@ -104,7 +103,7 @@ TEST(Channel, AWaitThatWasGivenUpDoesNotHideAnother) {
   const auto receiver = std::move(channel->OpenReceiver(-1)).value();
   const uint32_t epoch = receiver->StartPass();
   std::thread parent([&] {
-    EXPECT_EQ(Text(receiver->Receive(60 * kSecond).value()), "here");
+    EXPECT_EQ(Text(receiver->Receive(60 * test::kSecond).value()), "here");
   });
   while (!sender->parent_starves()) std::this_thread::yield();
   ChannelReceiver* const receivers[] = {receiver.get()};
@@ -194,15 +193,16 @@ TEST(Worker, SendsItemsAndEnds) {
         return Status();
       })).value();
   ChannelReceiver& receiver = worker->receiver();
-  EXPECT_EQ(receiver.Receive(10 * kSecond).value().kind, MessageKind::kReady);
+  EXPECT_EQ(receiver.Receive(10 * test::kSecond).value().kind,
+            MessageKind::kReady);
   for (int pass = 0; pass < 3; ++pass) {
     const uint32_t epoch = receiver.StartPass();
     for (int n = 0; n < 100; ++n) {
-      const Message message = receiver.Receive(10 * kSecond).value();
+      const Message message = receiver.Receive(10 * test::kSecond).value();
       EXPECT_EQ(message.epoch, epoch);
       EXPECT_EQ(Text(message), std::to_string(n));
     }
-    EXPECT_EQ(receiver.Receive(10 * kSecond).value().kind,
+    EXPECT_EQ(receiver.Receive(10 * test::kSecond).value().kind,
               MessageKind::kFinished);
   }
 }
@@ -215,8 +215,9 @@ TEST(Worker, AFailureReachesTheParent) {
       })).value();
   ChannelReceiver& receiver = worker->receiver();
   (void)receiver.StartPass();
-  EXPECT_EQ(receiver.Receive(10 * kSecond).value().kind, MessageKind::kReady);
-  const Message failed = receiver.Receive(10 * kSecond).value();
+  EXPECT_EQ(receiver.Receive(10 * test::kSecond).value().kind,
+            MessageKind::kReady);
+  const Message failed = receiver.Receive(10 * test::kSecond).value();
   EXPECT_EQ(failed.kind, MessageKind::kFailed);
   EXPECT_EQ(Text(failed), "no more");
 }
@@ -226,9 +227,10 @@ Status Flood(ChannelSender& sender, uint32_t epoch, ArenaWriter& writer) {
   std::vector<uint64_t> payload(2000);
   for (uint64_t n = 0;; ++n) {
     std::fill(payload.begin(), payload.end(), n);
-    HAULWAY_TRY(writer.Begin(kSecond));
-    HAULWAY_ASSIGN(const ArenaRange range,
-                   writer.Write(std::as_bytes(std::span(payload)), kSecond));
+    HAULWAY_TRY(writer.Begin(test::kSecond));
+    HAULWAY_ASSIGN(
+        const ArenaRange range,
+        writer.Write(std::as_bytes(std::span(payload)), test::kSecond));
     HAULWAY_TRY(writer.Commit().status());
     const std::span<const std::byte> part =
         std::as_bytes(std::span<const ArenaRange>(&range, 1));
@@ -261,7 +263,7 @@ TEST(Worker, KilledAtRandomMomentsNothingIsTornAndTheParentKnows) {
         ::kill(worker->pid(), SIGKILL);
         killed = std::chrono::steady_clock::now();
       }
-      const auto message = receiver.Receive(10 * kSecond);
+      const auto message = receiver.Receive(10 * test::kSecond);
       if (!message.ok()) {
         EXPECT_EQ(message.status().code(), Code::kUnavailable);
         // 20 ms, plus time that other processes take.
@@ -331,7 +333,7 @@ TEST(Worker, ProgramsThatCannotBeRunAreDeadWorkers) {
             Code::kInvalidArgument);
   const auto worker =
       std::move(Worker::Spawn(channel, nullptr, {"/no/such/program"})).value();
-  EXPECT_EQ(worker->receiver().Receive(10 * kSecond).status().code(),
+  EXPECT_EQ(worker->receiver().Receive(10 * test::kSecond).status().code(),
             Code::kUnavailable);
   EXPECT_EQ(worker->exit_code(), 127);
 }

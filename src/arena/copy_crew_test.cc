@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
+#include "testing/shorthands.h"
+
 namespace haulway::arena {
 namespace {
-
-constexpr size_t kMib = size_t{1} << 20;
 
 std::vector<std::byte> Pattern(size_t bytes, uint32_t seed) {
   std::vector<std::byte> pattern(bytes);
@@ -30,8 +30,8 @@ TEST(CopyCrewTest, CopiesEveryByteOnAnyNumberOfThreads) {
   for (const int threads : {1, 2, 3, 40}) {
     CopyCrew crew;
     for (const size_t bytes :
-         {size_t{0}, size_t{1}, kMib, 2 * kMib - 1, 2 * kMib, 2 * kMib + 1,
-          5 * kMib + 12345, 16 * kMib}) {
+         {size_t{0}, size_t{1}, test::kMib, 2 * test::kMib - 1, 2 * test::kMib,
+          2 * test::kMib + 1, 5 * test::kMib + 12345, 16 * test::kMib}) {
       const std::vector<std::byte> from = Pattern(bytes, 7);
       std::vector<std::byte> to(bytes + 1);
       crew.Copy(std::span(to).first(bytes), from, threads);
@@ -44,7 +44,8 @@ TEST(CopyCrewTest, CopiesEveryByteOnAnyNumberOfThreads) {
 
 TEST(CopyCrewTest, CopiesPastTheCachesToo) {
   CopyCrew crew;
-  for (const size_t bytes : {size_t{100}, 2 * kMib + 1, 9 * kMib + 77}) {
+  for (const size_t bytes :
+       {size_t{100}, 2 * test::kMib + 1, 9 * test::kMib + 77}) {
     const std::vector<std::byte> from = Pattern(bytes, 5);
     for (int turn = 0; turn < 4; ++turn) {  // Alone and with helpers.
       std::vector<std::byte> to(bytes);
@@ -56,9 +57,9 @@ TEST(CopyCrewTest, CopiesPastTheCachesToo) {
 
 TEST(CopyCrewTest, KeepsNothingOfTheCopyBefore) {
   CopyCrew crew;
-  const std::vector<std::byte> first = Pattern(4 * kMib, 1);
-  const std::vector<std::byte> second = Pattern(3 * kMib, 2);
-  std::vector<std::byte> to(4 * kMib);
+  const std::vector<std::byte> first = Pattern(4 * test::kMib, 1);
+  const std::vector<std::byte> second = Pattern(3 * test::kMib, 2);
+  std::vector<std::byte> to(4 * test::kMib);
   for (int i = 0; i < 50; ++i) {
     const std::vector<std::byte>& from = i % 2 == 0 ? first : second;
     crew.Copy(std::span(to).first(from.size()), from, 2);
@@ -72,7 +73,7 @@ TEST(CopyCrewTest, SeveralCallersAtOnce) {
   std::vector<std::thread> callers;
   for (uint32_t i = 0; i < 4; ++i) {
     callers.emplace_back([&crew, &wrong, i] {
-      const std::vector<std::byte> from = Pattern(3 * kMib, i);
+      const std::vector<std::byte> from = Pattern(3 * test::kMib, i);
       std::vector<std::byte> to(from.size());
       for (int round = 0; round < 10; ++round) {
         std::fill(to.begin(), to.end(), std::byte{0});
@@ -87,7 +88,7 @@ TEST(CopyCrewTest, SeveralCallersAtOnce) {
 
 TEST(CopyCrewTest, AForkedChildCopiesAlone) {
   CopyCrew crew;
-  const std::vector<std::byte> from = Pattern(4 * kMib, 3);
+  const std::vector<std::byte> from = Pattern(4 * test::kMib, 3);
   std::vector<std::byte> to(from.size());
   crew.Copy(to, from, 2);
   const pid_t child = ::fork();

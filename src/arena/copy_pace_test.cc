@@ -5,10 +5,11 @@
 #include <chrono>
 #include <cstddef>
 
+#include "testing/shorthands.h"
+
 namespace haulway::arena {
 namespace {
 
-constexpr size_t kMib = size_t{1} << 20;
 using std::chrono::microseconds;
 
 // Makes `copies` copies that take the given times. Returns how many used
@@ -27,7 +28,7 @@ int Copies(CopyPace& pace, int copies, size_t bytes, microseconds alone,
 TEST(CopyPaceTest, CompanyThatPaysIsKept) {
   CopyPace pace;
   const int shared =
-      Copies(pace, 200, 16 * kMib, microseconds(560), microseconds(250));
+      Copies(pace, 200, 16 * test::kMib, microseconds(560), microseconds(250));
   EXPECT_GT(shared, 180);
   EXPECT_LT(shared, 200);  // Copying alone is tried from time to time.
 }
@@ -35,34 +36,37 @@ TEST(CopyPaceTest, CompanyThatPaysIsKept) {
 TEST(CopyPaceTest, CompanyThatHardlyPaysIsNot) {
   CopyPace pace;
   const int shared =
-      Copies(pace, 200, 16 * kMib, microseconds(560), microseconds(490));
+      Copies(pace, 200, 16 * test::kMib, microseconds(560), microseconds(490));
   EXPECT_LT(shared, 20);
   EXPECT_GT(shared, 4);
 }
 
 TEST(CopyPaceTest, SizesAreApart) {
   CopyPace pace;
-  Copies(pace, 100, 2 * kMib, microseconds(40), microseconds(400));
-  EXPECT_GT(Copies(pace, 100, 4 * kMib, microseconds(100), microseconds(50)),
-            85);
-  EXPECT_LT(Copies(pace, 100, 2 * kMib, microseconds(40), microseconds(400)),
-            10);
+  Copies(pace, 100, 2 * test::kMib, microseconds(40), microseconds(400));
+  EXPECT_GT(
+      Copies(pace, 100, 4 * test::kMib, microseconds(100), microseconds(50)),
+      85);
+  EXPECT_LT(
+      Copies(pace, 100, 2 * test::kMib, microseconds(40), microseconds(400)),
+      10);
 }
 
 TEST(CopyPaceTest, LearnsAnew) {
   CopyPace pace;
-  Copies(pace, 100, 16 * kMib, microseconds(500), microseconds(480));
+  Copies(pace, 100, 16 * test::kMib, microseconds(500), microseconds(480));
   // From now on helpers are faster.
-  Copies(pace, 300, 16 * kMib, microseconds(500), microseconds(240));
-  EXPECT_GT(Copies(pace, 100, 16 * kMib, microseconds(500), microseconds(240)),
-            90);
+  Copies(pace, 300, 16 * test::kMib, microseconds(500), microseconds(240));
+  EXPECT_GT(
+      Copies(pace, 100, 16 * test::kMib, microseconds(500), microseconds(240)),
+      90);
 }
 
 TEST(CopyPaceTest, OneInterruptionIsForgiven) {
   CopyPace pace;
-  Copies(pace, 60, 16 * kMib, microseconds(500), microseconds(250));
-  pace.Learn(true, 16 * kMib, microseconds(50'000));
-  EXPECT_TRUE(pace.InCompany(16 * kMib));
+  Copies(pace, 60, 16 * test::kMib, microseconds(500), microseconds(250));
+  pace.Learn(true, 16 * test::kMib, microseconds(50'000));
+  EXPECT_TRUE(pace.InCompany(16 * test::kMib));
 }
 
 TEST(CopyPaceTest, AnySizeHasAClass) {

@@ -9,7 +9,7 @@
 namespace haulway {
 namespace {
 
-std::vector<std::byte> Sample() {
+std::vector<std::byte> SampleEnvelope() {
   const std::string_view body = "the body";
   const std::string_view inlined = "inlined";
   Envelope envelope;
@@ -27,7 +27,7 @@ std::vector<std::byte> Sample() {
 }
 
 TEST(Envelope, ReadsBackWhatWasWritten) {
-  const auto bytes = Sample();
+  const auto bytes = SampleEnvelope();
   const Envelope envelope = ParseEnvelope(bytes).value();
   EXPECT_EQ(envelope.kind, EnvelopeKind::kPickle);
   EXPECT_EQ(envelope.span, 4711u);
@@ -57,14 +57,14 @@ TEST(Envelope, HasALayoutThatDoesNotChange) {
 }
 
 TEST(Envelope, RejectsTruncationBeforeItsBodyEnds) {
-  const auto bytes = Sample();
+  const auto bytes = SampleEnvelope();
   for (size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_FALSE(ParseEnvelope(std::span(bytes).first(length)).ok()) << length;
   }
 }
 
 TEST(Envelope, SurvivesRandomBytes) {
-  const auto whole = Sample();
+  const auto whole = SampleEnvelope();
   std::mt19937 random(1);
   for (int round = 0; round < 20'000; ++round) {
     auto bytes = whole;

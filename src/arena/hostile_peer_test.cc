@@ -95,8 +95,8 @@ uint64_t TouchAll(const Item& item, const std::vector<Buffer>& parts) {
   return sum;
 }
 
-struct Ends {
-  Ends() {
+struct Peers {
+  Peers() {
     ArenaOptions options;
     options.max_bytes = kPayload;
     options.max_units = 16;
@@ -171,7 +171,7 @@ std::vector<std::byte> Forge(Chance& chance, const ArenaRange& real) {
 }
 
 TEST(HostilePeer, DescriptorsLeadNowhereOutsideTheArena) {
-  Ends ends;
+  Peers ends;
   Chance chance;
   uint64_t sum = 0;
   uint64_t accepted = 0;
@@ -213,7 +213,7 @@ TEST(HostilePeer, TheParentSurvivesItsWorker) {
   uint64_t sum = 0;
   const uint64_t rounds = Rounds();
   for (uint64_t done = 0; done < rounds;) {
-    Ends ends;
+    Peers ends;
     PeerView arena(ends.arena->fd(), arena::kHeaderBytes);
     PeerView channel(ends.channel->fd(), arena::kHeaderBytes + (1 << 16));
     for (int i = 0; i < 200 && done < rounds; ++i, ++done) {
@@ -262,7 +262,7 @@ TEST(HostilePeer, TheWorkerSurvivesItsParent) {
   const uint64_t rounds = Rounds();
   const std::vector<std::byte> payload(3000, std::byte{7});
   for (uint64_t done = 0; done < rounds;) {
-    Ends ends;
+    Peers ends;
     PeerView arena(ends.arena->fd(), arena::kHeaderBytes + 4096);
     PeerView channel(ends.channel->fd(), arena::kHeaderBytes);
     for (int i = 0; i < 200 && done < rounds; ++i, ++done) {

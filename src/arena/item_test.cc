@@ -6,13 +6,12 @@
 
 #include "haulway/items.h"
 #include "haulway/worker.h"
+#include "testing/shorthands.h"
 
 namespace haulway {
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
-
-Item Sample() {
+Item SampleItem() {
   Item number;
   number.kind = Item::Kind::kFloat;
   number.number = 2.5;
@@ -37,7 +36,7 @@ std::vector<std::byte> Encoded(const Item& item) {
 
 TEST(Item, ComesBackAsItWas) {
   const uint64_t sizes[] = {800, 5};
-  const std::vector<std::byte> body = Encoded(Sample());
+  const std::vector<std::byte> body = Encoded(SampleItem());
   const Item item = ParseItem(body, sizes).value();
   EXPECT_EQ(Encoded(item), body);
   EXPECT_EQ(item.Find("label")->integer, -1);
@@ -78,7 +77,7 @@ TEST(Item, TensorsLieWithinTheirParts) {
 
 TEST(Item, EveryTruncationIsAnError) {
   const uint64_t sizes[] = {800, 5};
-  const std::vector<std::byte> body = Encoded(Sample());
+  const std::vector<std::byte> body = Encoded(SampleItem());
   for (size_t length = 0; length < body.size(); ++length) {
     const Code code =
         ParseItem(std::span(body).first(length), sizes).status().code();
@@ -91,7 +90,7 @@ TEST(Item, EveryTruncationIsAnError) {
 
 TEST(Item, EveryFlippedBitIsAnItemOrAnError) {
   const uint64_t sizes[] = {800, 5};
-  std::vector<std::byte> body = Encoded(Sample());
+  std::vector<std::byte> body = Encoded(SampleItem());
   for (size_t bit = 0; bit < body.size() * 8; ++bit) {
     body[bit / 8] ^= std::byte(1 << bit % 8);
     const Result<Item> item = ParseItem(body, sizes);
@@ -118,8 +117,8 @@ TEST(Item, DepthAndCountAreBounded) {
   EXPECT_EQ(ParseItem(many, {}).status().code(), Code::kTruncated);
 }
 
-struct Ends {
-  explicit Ends(uint64_t arena_bytes) {
+struct ItemEnds {
+  explicit ItemEnds(uint64_t arena_bytes) {
     ArenaOptions options;
     options.max_bytes = arena_bytes;
     arena = Arena::Create(options).value();
@@ -140,7 +139,7 @@ struct Ends {
 };
 
 TEST(ItemTransfer, LargePartsLieInTheArenaAndSmallOnesGoAlong) {
-  Ends ends(1 << 20);
+  ItemEnds ends(1 << 20);
   const std::vector<std::byte> large(100'000, std::byte{3});
   const std::vector<std::byte> small(50, std::byte{4});
   const std::span<const std::byte> parts[] = {large, small};
@@ -151,7 +150,7 @@ TEST(ItemTransfer, LargePartsLieInTheArenaAndSmallOnesGoAlong) {
     ASSERT_TRUE(
         SendItem(*ends.sender, ends.writer.get(), ends.epoch, item, parts)
             .value());
-    const Message message = ends.receiver->Receive(kSecond).value();
+    const Message message = ends.receiver->Receive(test::kSecond).value();
     const ReceivedItem received = OpenItem(message, ends.reader.get()).value();
     EXPECT_THAT(received.parts[0].bytes(), testing::Each(std::byte{3}));
     EXPECT_THAT(received.parts[1].bytes(), testing::ElementsAreArray(small));
@@ -162,7 +161,7 @@ TEST(ItemTransfer, LargePartsLieInTheArenaAndSmallOnesGoAlong) {
 }
 
 TEST(ItemTransfer, LoansAreNotCopied) {
-  Ends ends(1 << 20);
+  ItemEnds ends(1 << 20);
   const ArenaRange loan = ends.writer->Lend(10'000, 0).value();
   const std::span<std::byte> memory = ends.writer->At(loan);
   std::memset(memory.data(), 9, memory.size());
@@ -172,7 +171,7 @@ TEST(ItemTransfer, LoansAreNotCopied) {
                   .value());
   ends.writer->DropLoan(loan.unit);
   ReceivedItem received =
-      OpenItem(ends.receiver->Receive(kSecond).value(), ends.reader.get())
+      OpenItem(ends.receiver->Receive(test::kSecond).value(), ends.reader.get())
           .value();
   std::memset(memory.data(), 8, 1);
   EXPECT_EQ(received.parts[0].bytes()[0], std::byte{8});
@@ -181,14 +180,14 @@ TEST(ItemTransfer, LoansAreNotCopied) {
 }
 
 TEST(ItemTransfer, WhatHasNoRoomGoesAlong) {
-  Ends ends(4096);
+  ItemEnds ends(4096);
   const std::vector<std::byte> large(100'000, std::byte{3});
   const std::span<const std::byte> part = large;
   ASSERT_TRUE(SendItem(*ends.sender, ends.writer.get(), ends.epoch,
                        Item::Tensor(0, DType::kU8, {100'000}), {&part, 1})
                   .value());
   const ReceivedItem received =
-      OpenItem(ends.receiver->Receive(kSecond).value(), nullptr).value();
+      OpenItem(ends.receiver->Receive(test::kSecond).value(), nullptr).value();
   EXPECT_THAT(received.parts[0].bytes(), testing::ElementsAreArray(large));
   EXPECT_EQ(ends.arena->stats().fallbacks, 1u);
   EXPECT_FALSE(
@@ -196,7 +195,7 @@ TEST(ItemTransfer, WhatHasNoRoomGoesAlong) {
 }
 
 TEST(ItemTransfer, PicklesAreRefusedAndGivenBack) {
-  Ends ends(1 << 16);
+  ItemEnds ends(1 << 16);
   ASSERT_TRUE(ends.writer->Begin(0).ok());
   Envelope envelope;
   envelope.parts.push_back({ends.writer->Reserve(100, 0).value(), 0});
@@ -206,7 +205,7 @@ TEST(ItemTransfer, PicklesAreRefusedAndGivenBack) {
   const std::span<const std::byte> part = head;
   ASSERT_TRUE(
       ends.sender->Send(MessageKind::kItem, ends.epoch, {&part, 1}).ok());
-  const Message message = ends.receiver->Receive(kSecond).value();
+  const Message message = ends.receiver->Receive(test::kSecond).value();
   EXPECT_EQ(OpenItem(message, ends.reader.get()).status().code(),
             Code::kUnsafe);
   ASSERT_TRUE(ends.writer->Begin(0).ok());

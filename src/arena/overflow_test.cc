@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "base/posix.h"
+#include "testing/shorthands.h"
 
 namespace haulway::arena {
 namespace {
-
-constexpr uint64_t kMib = uint64_t{1} << 20;
 
 struct File {
   File() : fd(::memfd_create("test", MFD_CLOEXEC)) {
@@ -32,7 +31,8 @@ TEST(OverflowTest, PiecesAreApartAndBeyondTheStart) {
   const File file;
   Overflow overflow(file.fd.get(), 4096, UINT64_MAX);
   std::vector<std::shared_ptr<MappedRange>> pieces;
-  for (const uint64_t bytes : {kMib, 3 * kMib, uint64_t{1}, 2 * kMib}) {
+  for (const uint64_t bytes :
+       {test::kMib, 3 * test::kMib, uint64_t{1}, 2 * test::kMib}) {
     pieces.push_back(overflow.Take(bytes).value());
     EXPECT_GE(pieces.back()->size(), bytes);
     EXPECT_GE(pieces.back()->offset(), 4096u);
@@ -50,26 +50,26 @@ TEST(OverflowTest, PiecesAreApartAndBeyondTheStart) {
 TEST(OverflowTest, APieceThatCameBackIsTakenAgain) {
   const File file;
   Overflow overflow(file.fd.get(), 4096, UINT64_MAX);
-  const uint64_t first = overflow.Take(4 * kMib).value()->offset();
+  const uint64_t first = overflow.Take(4 * test::kMib).value()->offset();
   overflow.Give(first);
-  EXPECT_EQ(overflow.Take(3 * kMib).value()->offset(), first);
+  EXPECT_EQ(overflow.Take(3 * test::kMib).value()->offset(), first);
   // The piece is in use.
-  EXPECT_NE(overflow.Take(3 * kMib).value()->offset(), first);
+  EXPECT_NE(overflow.Take(3 * test::kMib).value()->offset(), first);
 }
 
 TEST(OverflowTest, KeepsToItsLimit) {
   const File file;
-  Overflow overflow(file.fd.get(), 4096, 8 * kMib);
-  EXPECT_EQ(overflow.Take(9 * kMib).status().code(), Code::kLimit);
+  Overflow overflow(file.fd.get(), 4096, 8 * test::kMib);
+  EXPECT_EQ(overflow.Take(9 * test::kMib).status().code(), Code::kLimit);
   EXPECT_EQ(overflow.Take(UINT64_MAX).status().code(), Code::kLimit);
-  const uint64_t first = overflow.Take(6 * kMib).value()->offset();
-  EXPECT_EQ(overflow.Take(4 * kMib).status().code(), Code::kLimit);
+  const uint64_t first = overflow.Take(6 * test::kMib).value()->offset();
+  EXPECT_EQ(overflow.Take(4 * test::kMib).status().code(), Code::kLimit);
   overflow.Give(first);
   // A spare that does not fit is freed to make room.
-  EXPECT_TRUE(overflow.Take(2 * kMib).ok());
-  EXPECT_TRUE(overflow.Take(6 * kMib).ok());
+  EXPECT_TRUE(overflow.Take(2 * test::kMib).ok());
+  EXPECT_TRUE(overflow.Take(6 * test::kMib).ok());
   Overflow none(file.fd.get(), 4096, 0);
-  EXPECT_EQ(none.Take(kMib).status().code(), Code::kLimit);
+  EXPECT_EQ(none.Take(test::kMib).status().code(), Code::kLimit);
 }
 
 TEST(OverflowTest, WhatTheSystemCannotGiveIsALimit) {
@@ -77,7 +77,7 @@ TEST(OverflowTest, WhatTheSystemCannotGiveIsALimit) {
   Overflow overflow(file.fd.get(), 4096, UINT64_MAX);
   EXPECT_EQ(overflow.Take(uint64_t{1} << 61).status().code(), Code::kLimit);
   EXPECT_EQ(overflow.Take(uint64_t{1} << 63).status().code(), Code::kLimit);
-  EXPECT_TRUE(overflow.Take(kMib).ok());
+  EXPECT_TRUE(overflow.Take(test::kMib).ok());
 }
 
 TEST(OverflowTest, PagesGoBackToTheSystem) {
@@ -86,14 +86,14 @@ TEST(OverflowTest, PagesGoBackToTheSystem) {
     Overflow overflow(file.fd.get(), 4096, UINT64_MAX);
     std::vector<uint64_t> offsets;
     for (int i = 0; i < 10; ++i) {
-      offsets.push_back(overflow.Take(2 * kMib).value()->offset());
+      offsets.push_back(overflow.Take(2 * test::kMib).value()->offset());
     }
-    EXPECT_GE(file.pages(), 20 * kMib);
+    EXPECT_GE(file.pages(), 20 * test::kMib);
     for (const uint64_t offset : offsets) overflow.Give(offset);
-    EXPECT_LE(file.pages(), 8 * kMib);  // The spares.
+    EXPECT_LE(file.pages(), 8 * test::kMib);  // The spares.
     for (int i = 0; i < 64; ++i) overflow.PassBy();
     EXPECT_EQ(file.pages(), 0u);
-    overflow.Give(overflow.Take(2 * kMib).value()->offset());
+    overflow.Give(overflow.Take(2 * test::kMib).value()->offset());
     EXPECT_GT(file.pages(), 0u);
   }
   EXPECT_EQ(file.pages(), 0u);
@@ -102,9 +102,9 @@ TEST(OverflowTest, PagesGoBackToTheSystem) {
 TEST(OverflowTest, LeavesAloneWhatAnEarlierProducerTook) {
   const File file;
   Overflow earlier(file.fd.get(), 4096, UINT64_MAX);
-  const auto held = earlier.Take(2 * kMib).value();
+  const auto held = earlier.Take(2 * test::kMib).value();
   Overflow later(file.fd.get(), 4096, UINT64_MAX);
-  EXPECT_GE(later.Take(2 * kMib).value()->offset(),
+  EXPECT_GE(later.Take(2 * test::kMib).value()->offset(),
             held->offset() + held->size());
 }
 

@@ -27,17 +27,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::string_literals;
 
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
-}
-
 Result<std::unique_ptr<const FormatReader>> Open(
     const std::string& bytes, Strictness strictness = Strictness::kStrict,
     const ParseLimits& limits = {}) {
   OpenOptions options;
   options.strictness = strictness;
   options.limits = limits;
-  return OpenGguf(InMemory(bytes), options);
+  return OpenGguf(haulway::test::InMemory(bytes), options);
 }
 
 Code CodeOf(const std::string& bytes,
@@ -325,13 +321,14 @@ TEST(Gguf, ReadsALongHeaderInFewSteps) {
 }
 
 TEST(Gguf, VerifySaysThatNothingIsChecked) {
-  const auto report = VerifyGguf(InMemory(Example()), {});
+  const auto report = VerifyGguf(haulway::test::InMemory(Example()), {});
   ASSERT_TRUE(report.ok());
   EXPECT_TRUE(report->ok);
   EXPECT_EQ(report->format, Format::kGguf);
   EXPECT_EQ(report->checked_bytes, 0u);
   ASSERT_EQ(report->unchecked.size(), 1u);
-  const auto broken = VerifyGguf(InMemory(Example().substr(0, 90)), {});
+  const auto broken =
+      VerifyGguf(haulway::test::InMemory(Example().substr(0, 90)), {});
   ASSERT_TRUE(broken.ok());
   EXPECT_FALSE(broken->ok);
   EXPECT_EQ(broken->findings.at(0).code, Code::kTruncated);

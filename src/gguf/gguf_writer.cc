@@ -213,7 +213,8 @@ Status PutFact(const Fact& fact, HeaderText* out) {
   return std::visit(
       [&](const auto& value) -> Status {
         using T = std::decay_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, std::monostate>) {
+        if constexpr (std::is_same_v<T, std::monostate> ||
+                      std::is_same_v<T, FactJson>) {
           return Status(
               Code::kInvalidArgument,
               fmt::format("key of metadata {} has no value", Quote(fact.name)));

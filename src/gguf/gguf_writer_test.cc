@@ -36,7 +36,7 @@ std::string Written(const TensorsToWrite& tensors,
                     const SaveOptions& options = {}) {
   const auto layout = LayOutTensors(tensors, options);
   EXPECT_TRUE(layout.ok()) << layout.status().message();
-  return layout.ok() ? haulway::testing::Assemble(**layout) : "";
+  return layout.ok() ? haulway::test::Assemble(**layout) : "";
 }
 
 TEST(GgufWriter, WritesWhatTheFormatSays) {

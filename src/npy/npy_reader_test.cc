@@ -9,6 +9,7 @@
 
 #include "npy/npy_header.h"
 #include "testing/npy_builder.h"
+#include "testing/test_sources.h"
 
 namespace haulway::npy {
 namespace {
@@ -19,17 +20,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::string_literals;
 
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
-}
-
 Result<std::unique_ptr<const FormatReader>> Open(
     const std::string& bytes, Strictness strictness = Strictness::kStrict,
     const ParseLimits& limits = {}) {
   OpenOptions options;
   options.strictness = strictness;
   options.limits = limits;
-  return OpenNpy(InMemory(bytes), options);
+  return OpenNpy(haulway::test::InMemory(bytes), options);
 }
 
 std::string Message(const std::string& bytes) {
@@ -226,8 +223,9 @@ TEST(Npy, ReadsAHeaderLongerThanTheFirstRead) {
 }
 
 TEST(Npy, VerifySaysWhatIsWrong) {
-  EXPECT_TRUE(VerifyNpy(InMemory(Example()), {})->ok);
-  EXPECT_FALSE(VerifyNpy(InMemory(Example().substr(0, 140)), {})->ok);
+  EXPECT_TRUE(VerifyNpy(haulway::test::InMemory(Example()), {})->ok);
+  EXPECT_FALSE(
+      VerifyNpy(haulway::test::InMemory(Example().substr(0, 140)), {})->ok);
 }
 
 }  // namespace

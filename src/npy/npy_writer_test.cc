@@ -32,7 +32,7 @@ TEST(NpyWriter, ANpzIsReadAgainAndItsChecksumsHold) {
                      Tensor("w", a, DType::kF32)};
   const auto layout = LayOutNpz(tensors, {});
   ASSERT_TRUE(layout.ok()) << layout.status().message();
-  const std::string file = haulway::testing::Assemble(**layout);
+  const std::string file = haulway::test::Assemble(**layout);
   const auto source = MakeMemorySource(std::as_bytes(std::span(file)));
   const auto report = VerifyNpz(source, {});
   ASSERT_TRUE(report.ok());

@@ -20,19 +20,19 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::string_literals;
 
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
+std::shared_ptr<const ByteSource> Counted(const std::string& bytes) {
   return std::make_shared<const haulway::test::CountingSource>(bytes);
 }
 
-Result<std::unique_ptr<const FormatReader>> Open(
+Result<std::unique_ptr<const FormatReader>> OpenArchive(
     const std::string& bytes, Strictness strictness = Strictness::kStrict) {
   OpenOptions options;
   options.strictness = strictness;
-  return OpenNpz(InMemory(bytes), options);
+  return OpenNpz(Counted(bytes), options);
 }
 
-std::string Message(const std::string& bytes) {
-  return std::string(Open(bytes).status().message());
+std::string WhyRefused(const std::string& bytes) {
+  return std::string(OpenArchive(bytes).status().message());
 }
 
 // Returns the bytes of a storage as a load does, after a check of the CRC-32.
@@ -72,7 +72,7 @@ std::string Example(bool deflated) {
 
 TEST(Npz, BecomesAFlatIndexOfItsMembers) {
   for (const bool deflated : {false, true}) {
-    const auto reader = Open(Example(deflated));
+    const auto reader = OpenArchive(Example(deflated));
     ASSERT_TRUE(reader.ok()) << reader.status().message();
     const CheckpointIndex& index = (*reader)->index();
     EXPECT_EQ(index.format, Format::kNpz);
@@ -93,7 +93,7 @@ TEST(Npz, BecomesAFlatIndexOfItsMembers) {
 
 TEST(Npz, ObjectsAreRefusedByNameAndTheOthersRead) {
   for (const bool deflated : {false, true}) {
-    const auto reader = Open(
+    const auto reader = OpenArchive(
         Zip({{"objects.npy", Array("'|O'", "(1,)", "\x80\4K\1."), deflated},
              {"text.npy", Array("'<U1'", "(1,)", "t\0\0\0"s), deflated},
              {"good.npy", Array("'<i1'", "(2,)", "ab"), deflated}})
@@ -117,18 +117,18 @@ TEST(Npz, TwoMembersOfOneNameAreRefused) {
   const std::string twice = Zip({{"a.npy", Array("'<i1'", "(1,)", "1")},
                                  {"a.npy", Array("'<i1'", "(1,)", "2")}})
                                 .bytes;
-  EXPECT_THAT(Message(twice), HasSubstr("duplicate record 'a.npy'"));
+  EXPECT_THAT(WhyRefused(twice), HasSubstr("duplicate record 'a.npy'"));
   // NumPy returns the last of them.
-  const auto reader = Open(twice, Strictness::kLenient);
+  const auto reader = OpenArchive(twice, Strictness::kLenient);
   ASSERT_TRUE(reader.ok()) << reader.status().message();
   ASSERT_EQ((*reader)->index().entries.size(), 1u);
   EXPECT_EQ(Content(**reader, 0), "2");
 }
 
 TEST(Npz, WhatIsNoArrayIsNotListed) {
-  const auto reader =
-      Open(Zip({{"a.npy", Array("'<i1'", "(1,)", "1")}, {"read.me", "hello"}})
-               .bytes);
+  const auto reader = OpenArchive(
+      Zip({{"a.npy", Array("'<i1'", "(1,)", "1")}, {"read.me", "hello"}})
+          .bytes);
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ((*reader)->index().entries.size(), 1u);
   const Fact& others = (*reader)->index().facts.back();
@@ -148,30 +148,30 @@ TEST(Npz, IsKnownByItsFirstMember) {
   EXPECT_FALSE(is(""));
   // A long name of the first record.
   const std::string long_name(60'000, 'n');
-  EXPECT_TRUE(BeginsWithArray(*InMemory(
+  EXPECT_TRUE(BeginsWithArray(*Counted(
       Zip({{long_name + ".npy", Array("'<i1'", "(1,)", "1")}}).bytes)));
-  EXPECT_FALSE(BeginsWithArray(
-      *InMemory(Zip({{long_name, "x"}, {"a.npy", "y"}}).bytes)));
+  EXPECT_FALSE(
+      BeginsWithArray(*Counted(Zip({{long_name, "x"}, {"a.npy", "y"}}).bytes)));
 }
 
 TEST(Npz, OfNoArraysIsEmpty) {
   const std::string empty = "PK\5\6" + std::string(18, '\0');
   EXPECT_TRUE(IsNpz(std::as_bytes(std::span(empty))));
-  const auto reader = Open(empty);
+  const auto reader = OpenArchive(empty);
   ASSERT_TRUE(reader.ok()) << reader.status().message();
   EXPECT_TRUE((*reader)->index().entries.empty());
-  const auto report = VerifyNpz(InMemory(empty), {});
+  const auto report = VerifyNpz(Counted(empty), {});
   ASSERT_TRUE(report.ok());
   EXPECT_TRUE(report->ok);
   EXPECT_FALSE(IsNpz(std::as_bytes(std::span(empty)).first(21)));
-  EXPECT_FALSE(Open(empty + "x").ok());
+  EXPECT_FALSE(OpenArchive(empty + "x").ok());
 }
 
 TEST(Npz, RefusesEveryTruncation) {
   for (const bool deflated : {false, true}) {
     const std::string file = Example(deflated);
     for (size_t length = 0; length < file.size(); ++length) {
-      const Code code = Open(file.substr(0, length)).status().code();
+      const Code code = OpenArchive(file.substr(0, length)).status().code();
       EXPECT_TRUE(code == Code::kTruncated || code == Code::kCorrupt) << length;
     }
   }
@@ -186,9 +186,9 @@ TEST(Npz, NoFlippedBitGivesOtherBytes) {
       flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
       VerifyOptions options;
       options.threads = 1;
-      const auto report = VerifyNpz(InMemory(flipped), options);
+      const auto report = VerifyNpz(Counted(flipped), options);
       ASSERT_TRUE(report.ok());
-      const auto reader = Open(flipped);
+      const auto reader = OpenArchive(flipped);
       if (!reader.ok() || !report->ok) continue;
       // Only a field that does not affect the content was changed: a time, a
       // version.
@@ -199,7 +199,7 @@ TEST(Npz, NoFlippedBitGivesOtherBytes) {
 
 TEST(Npz, MembersThatAreWrongAreNamed) {
   const auto message = [](std::string member, bool deflated = false) {
-    return Message(Zip({{"m.npy", std::move(member), deflated}}).bytes);
+    return WhyRefused(Zip({{"m.npy", std::move(member), deflated}}).bytes);
   };
   const std::string good = Array("'<i1'", "(4,)", "abcd");
   for (const bool deflated : {false, true}) {
@@ -221,12 +221,12 @@ TEST(Npz, BombsPassALimit) {
           .bytes;
   OpenOptions options;
   options.limits.max_inflated_bytes = 1000000;
-  EXPECT_EQ(OpenNpz(InMemory(bomb), options).status().code(), Code::kLimit);
+  EXPECT_EQ(OpenNpz(Counted(bomb), options).status().code(), Code::kLimit);
   options.limits = {.max_inflate_ratio = 100};
-  EXPECT_EQ(OpenNpz(InMemory(bomb), options).status().code(), Code::kLimit);
-  EXPECT_TRUE(OpenNpz(InMemory(bomb), {}).ok());
+  EXPECT_EQ(OpenNpz(Counted(bomb), options).status().code(), Code::kLimit);
+  EXPECT_TRUE(OpenNpz(Counted(bomb), {}).ok());
   options.limits = {.max_tensors = 2};
-  EXPECT_EQ(OpenNpz(InMemory(Example(true)), options).status().code(),
+  EXPECT_EQ(OpenNpz(Counted(Example(true)), options).status().code(),
             Code::kLimit);
 }
 
@@ -241,7 +241,7 @@ TEST(Npz, LongHeadersAreInflatedInSteps) {
       "{'descr': " + descr + ", 'fortran_order': False, 'shape': (), }\n",
       std::string(8000, 'x'), 2);
   for (const bool deflated : {false, true}) {
-    const auto reader = Open(Zip({{"s.npy", member, deflated}}).bytes);
+    const auto reader = OpenArchive(Zip({{"s.npy", member, deflated}}).bytes);
     ASSERT_TRUE(reader.ok()) << reader.status().message();
     EXPECT_THAT(std::string(Read(**reader, 0).status().message()),
                 HasSubstr("structures"));
@@ -263,13 +263,13 @@ TEST(Npz, OpensInAFewReads) {
 
 TEST(Npz, VerifyFindsWhatChanged) {
   const std::string file = Example(false);
-  const auto good = VerifyNpz(InMemory(file), {});
+  const auto good = VerifyNpz(Counted(file), {});
   ASSERT_TRUE(good.ok());
   EXPECT_TRUE(good->ok);
   EXPECT_GT(good->checked_bytes, 128u);
   std::string changed = file;
   changed[changed.find("aaaa")] = 'b';
-  const auto bad = VerifyNpz(InMemory(changed), {});
+  const auto bad = VerifyNpz(Counted(changed), {});
   ASSERT_TRUE(bad.ok());
   EXPECT_FALSE(bad->ok);
   EXPECT_EQ(bad->findings.at(0).code, Code::kMismatch);

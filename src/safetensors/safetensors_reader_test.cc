@@ -26,10 +26,6 @@ const std::string& Example() {
   return file;
 }
 
-std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
-  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
-}
-
 TEST(Safetensors, IsKnownByItsHead) {
   const auto is = [](std::string_view head) {
     return IsSafetensors(std::as_bytes(std::span<const char>(head)));
@@ -43,7 +39,7 @@ TEST(Safetensors, IsKnownByItsHead) {
 }
 
 TEST(Safetensors, BecomesAFlatIndexInTheOrderOfTheData) {
-  const auto reader = OpenSafetensors(InMemory(Example()), {});
+  const auto reader = OpenSafetensors(haulway::test::InMemory(Example()), {});
   ASSERT_TRUE(reader.ok()) << reader.status().message();
   const CheckpointIndex& index = (*reader)->index();
   EXPECT_EQ(index.format, Format::kSafetensors);
@@ -64,7 +60,7 @@ TEST(Safetensors, BecomesAFlatIndexInTheOrderOfTheData) {
 }
 
 TEST(Safetensors, CountsPackedItems) {
-  const auto reader = OpenSafetensors(InMemory(Example()), {});
+  const auto reader = OpenSafetensors(haulway::test::InMemory(Example()), {});
   ASSERT_TRUE(reader.ok());
   const auto& tensors = (*reader)->index().tensors;
   EXPECT_EQ(tensors[0].dtype, DType::kF4E2M1X2);
@@ -80,7 +76,7 @@ TEST(Safetensors, RefusesStridesThatNoTensorCanHave) {
   const std::string file =
       test::WithPrefix(R"({"a":{"dtype":"U8","shape":[0,4611686018427387904,)"
                        R"(4611686018427387904],"data_offsets":[0,0]}})");
-  EXPECT_EQ(OpenSafetensors(InMemory(file), {}).status().code(),
+  EXPECT_EQ(OpenSafetensors(haulway::test::InMemory(file), {}).status().code(),
             Code::kUnsupported);
 }
 
@@ -106,14 +102,14 @@ TEST(Safetensors, PassesOnWhatTheSourceSays) {
 }
 
 TEST(Safetensors, VerifySaysWhatNothingCovers) {
-  const auto good = VerifyOpening(InMemory(Example()));
+  const auto good = VerifyOpening(haulway::test::InMemory(Example()));
   ASSERT_TRUE(good.ok());
   EXPECT_TRUE(good->ok);
   EXPECT_EQ(good->checked_bytes, 0u);
   ASSERT_EQ(good->unchecked.size(), 1u);
   EXPECT_EQ(good->unchecked[0].bytes, Example().size());
   const std::string cut = Example().substr(0, Example().size() - 1);
-  const auto bad = VerifyOpening(InMemory(cut));
+  const auto bad = VerifyOpening(haulway::test::InMemory(cut));
   ASSERT_TRUE(bad.ok());
   EXPECT_FALSE(bad->ok);
   EXPECT_EQ(bad->findings.at(0).code, Code::kTruncated);

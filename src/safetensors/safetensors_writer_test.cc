@@ -12,7 +12,7 @@
 namespace haulway {
 namespace {
 
-using ::haulway::testing::Assemble;
+using ::haulway::test::Assemble;
 using ::testing::HasSubstr;
 
 TensorToWrite Tensor(std::string name, DType dtype, std::vector<int64_t> shape,

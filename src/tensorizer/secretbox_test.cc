@@ -14,7 +14,7 @@ namespace haulway::tensorizer {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-using Key = std::array<std::byte, kKeyBytes>;
+using RawKey = std::array<std::byte, kKeyBytes>;
 using Mac = std::array<std::byte, kMacBytes>;
 
 class SecretBox : public ::testing::Test {
@@ -68,7 +68,7 @@ class SecretBox : public ::testing::Test {
   }
 
   std::mt19937 random_{7};
-  Key key_;
+  RawKey key_;
   Nonce nonce_;
 };
 
@@ -125,7 +125,7 @@ TEST_F(SecretBox, RefusesAnotherKeyNonceOrLength) {
   Mac mac;
   Bytes sealed = Reference(plain, &mac);
   Bytes out(100);
-  Key key = key_;
+  RawKey key = key_;
   key[31] ^= std::byte{0x80};
   EXPECT_FALSE(OpenBox(key, nonce_, sealed, out, mac));
   Nonce nonce = nonce_;

@@ -24,11 +24,11 @@
 namespace haulway {
 namespace {
 
-using haulway::testing::Assemble;
-using haulway::testing::FixedTensor;
-using haulway::testing::KeyA;
-using haulway::testing::SegmentContents;
-using haulway::testing::TensorizerFile;
+using haulway::test::Assemble;
+using haulway::test::FixedTensor;
+using haulway::test::KeyA;
+using haulway::test::SegmentContents;
+using haulway::test::TensorizerFile;
 
 struct Way {
   std::string name;
@@ -108,7 +108,7 @@ TEST_P(Edits, AppendRenameAndSet) {
     auto moved = expected.extract(old_name);
     moved.key() = fmt::format("a{}", round);
     expected.insert(std::move(moved));
-    expected[added] = haulway::testing::FixedBytesOf(added, 1000 * round);
+    expected[added] = haulway::test::FixedBytesOf(added, 1000 * round);
     expected["#round"] = std::to_string(round);
     if (round == 3) expected.erase("#a");
     ASSERT_EQ(Contents(), expected) << "round " << round;
@@ -128,7 +128,7 @@ TEST_P(Edits, AppendsUntilSegmentsMustGrow) {
     const TensorizerEditStats stats = Edit(edit);
     inserted += stats.inserted_bytes;
     moved = moved || stats.moved;
-    expected[name] = haulway::testing::FixedBytesOf(name, 64);
+    expected[name] = haulway::test::FixedBytesOf(name, 64);
     ASSERT_EQ(Contents(), expected) << i;
   }
   // Where the file system cannot insert blocks, every mode moves.
@@ -272,7 +272,7 @@ TEST_F(Interrupted, GrowthIsSettledByTheSizeOfTheFile) {
       const auto stats = EditTensorizer(path_, edit, {});
       ASSERT_TRUE(stats.ok()) << stats.status().message();
       auto more = expected;
-      more["n"] = haulway::testing::FixedBytesOf("n", 9000);
+      more["n"] = haulway::test::FixedBytesOf("n", 9000);
       EXPECT_EQ(SegmentContents(path_, {}), more);
     }
     const auto wrong = tensorizer::Reader::Open(
@@ -298,7 +298,7 @@ TEST_F(Interrupted, FilesByPr170AreEditedToo) {
     TensorizerEdit edit;
     edit.append = {FixedTensor("n", 900)};
     ASSERT_TRUE(EditTensorizer(path_, edit, options).ok());
-    expected["n"] = haulway::testing::FixedBytesOf("n", 900);
+    expected["n"] = haulway::test::FixedBytesOf("n", 900);
     EXPECT_EQ(SegmentContents(path_, options.key), expected) << name;
     EXPECT_TRUE(version_1());
 
@@ -311,7 +311,7 @@ TEST_F(Interrupted, FilesByPr170AreEditedToo) {
     auto moved = expected.extract("n");
     moved.key() = "o";
     expected.insert(std::move(moved));
-    expected["p"] = haulway::testing::FixedBytesOf("p", 10);
+    expected["p"] = haulway::test::FixedBytesOf("p", 10);
     expected["#k"] = "v";
     EXPECT_EQ(SegmentContents(path_, options.key), expected) << name;
     EXPECT_FALSE(version_1());
@@ -381,7 +381,7 @@ TEST_F(Interrupted, AppendToALargeFileWritesLittle) {
         "{} inserted\n",
         bytes, large, stats->written_bytes, stats->inserted_bytes);
     EXPECT_LT(stats->written_bytes, 2 * (bytes + kHeader));
-    expected[name] = haulway::testing::FixedBytesOf(name, bytes);
+    expected[name] = haulway::test::FixedBytesOf(name, bytes);
     EXPECT_EQ(SegmentContents(path_, {}), expected);
   }
 }

@@ -18,17 +18,14 @@
 #include "tensorizer/segment_writer.h"
 #include "tensorizer/tensorizer_reader.h"
 #include "testing/segments_for_test.h"
+#include "testing/shorthands.h"
 #include "testing/test_sources.h"
 
 namespace haulway::tensorizer {
 namespace {
 
-using haulway::testing::Assemble;
-using haulway::testing::FixedTensor;
-
-std::span<const std::byte> Bytes(const std::string& file) {
-  return std::as_bytes(std::span(file));
-}
+using haulway::test::Assemble;
+using haulway::test::FixedTensor;
 
 std::string SmallFile() {
   TensorizerOptions options;
@@ -44,18 +41,19 @@ std::string SmallFile() {
 
 Result<std::unique_ptr<const Reader>> Open(const std::string& file,
                                            const OpenOptions& options = {}) {
-  return Reader::Open(MakeMemorySource(Bytes(file)), options);
+  return Reader::Open(MakeMemorySource(haulway::test::BytesOf(file)), options);
 }
 
 SegmentHead HeadOf(const std::string& file) {
-  const auto head = ParseSegmentHead(Bytes(file), file.size());
+  const auto head = ParseSegmentHead(haulway::test::BytesOf(file), file.size());
   EXPECT_TRUE(head.ok()) << head.status().message();
   return *head;
 }
 
 // Returns the file with another head and a matching checksum.
 std::string WithHead(std::string file, const SegmentHead& head) {
-  const auto section = EncodeSegmentHead(head, Bytes(file).subspan(0, 65));
+  const auto section =
+      EncodeSegmentHead(head, haulway::test::BytesOf(file).subspan(0, 65));
   std::memset(file.data() + 65, 0, 512 - 65);
   std::memcpy(file.data() + 65, section.data(), section.size());
   return file;
@@ -175,7 +173,7 @@ std::string WithEntries(std::string file, int count,
   std::memcpy(file.data() + 65, &length, 8);
   std::memcpy(file.data() + 73, section.data(), section.size());
   const size_t at = 73 + section.size();
-  const uint32_t crc = Crc32(0, Bytes(file).subspan(0, at));
+  const uint32_t crc = Crc32(0, haulway::test::BytesOf(file).subspan(0, at));
   std::memcpy(file.data() + at, &crc, 4);
   return file;
 }
@@ -235,8 +233,8 @@ TEST(SegmentFile, IsRefusedWithAnyBitOfItsMetadataFlipped) {
         for (uint32_t row = 0; row < 2; ++row) {
           const StorageInfo& storage = (*opened)->index().storages[row];
           PayloadChecker checker(*(*opened)->Digests(row, {}, {}));
-          checker.Update(
-              Bytes(flipped).subspan(storage.offset, storage.stored_bytes));
+          checker.Update(haulway::test::BytesOf(flipped).subspan(
+              storage.offset, storage.stored_bytes));
           matches = matches && checker.Finish().ok();
         }
         EXPECT_FALSE(matches) << "byte " << byte << " bit " << bit;

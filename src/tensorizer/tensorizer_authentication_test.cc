@@ -18,7 +18,7 @@
 namespace haulway::tensorizer {
 namespace {
 
-using haulway::testing::Assemble;
+using haulway::test::Assemble;
 
 using std::string_view_literals::operator""sv;
 

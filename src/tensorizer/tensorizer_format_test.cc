@@ -14,21 +14,18 @@
 #include "base/digest.h"
 #include "tensorizer/tensorizer_crypt_block.h"
 #include "tensorizer/tensorizer_name.h"
+#include "testing/shorthands.h"
 #include "testing/tensorizer_goldens.h"
 
 namespace haulway::tensorizer {
 namespace {
 
-using haulway::testing::Hex;
-using haulway::testing::TensorizerFile;
-using haulway::testing::TensorizerFiles;
-using haulway::testing::TensorizerGolden;
-using haulway::testing::TensorizerManifest;
-using haulway::testing::WithoutIndexSlack;
-
-std::span<const std::byte> Bytes(const std::string& file) {
-  return std::as_bytes(std::span(file));
-}
+using haulway::test::Hex;
+using haulway::test::TensorizerFile;
+using haulway::test::TensorizerFiles;
+using haulway::test::TensorizerGolden;
+using haulway::test::TensorizerManifest;
+using haulway::test::WithoutIndexSlack;
 
 struct Facts {
   Preamble preamble;
@@ -40,7 +37,7 @@ struct Facts {
 
 // Returns everything that the codecs parse from a file in memory.
 Result<Facts> Decode(const std::string& file, const OpenOptions& options = {}) {
-  const auto bytes = Bytes(file);
+  const auto bytes = haulway::test::BytesOf(file);
   Facts facts;
   HAULWAY_ASSIGN(
       facts.preamble,
@@ -141,7 +138,8 @@ TEST_P(Golden, HasTheHashesOfItsData) {
     const IndexEntry& entry = facts->index.entries[i];
     const TensorHeader& header = facts->headers[i];
     if (facts->crypts[i].cipher != Cipher::kNone) continue;
-    const auto data = Bytes(file_).subspan(entry.data_offset, entry.data_bytes);
+    const auto data = haulway::test::BytesOf(file_).subspan(entry.data_offset,
+                                                            entry.data_bytes);
     const auto covered = HashedHeader(facts->header_bytes[i], header, rule);
     Sha256 sha256;
     sha256.Update(covered);
@@ -196,7 +194,7 @@ TEST_P(Golden, SurvivesFlipsOfEveryBit) {
 
 INSTANTIATE_TEST_SUITE_P(Files, Golden, ::testing::ValuesIn(TensorizerFiles()),
                          [](const auto& info) {
-                           return haulway::testing::TestName(info.param);
+                           return haulway::test::TestName(info.param);
                          });
 
 TEST(TensorizerDetector, TellsTheFormatsNumberedFiveApart) {
@@ -294,8 +292,8 @@ TEST(TensorizerRules, HeaderEndsWhereItsDataBegins) {
   const std::string file = TensorizerFile("2.11.1_v1_f32");
   const auto facts = Decode(file);
   ASSERT_TRUE(facts.ok());
-  const auto longer = Bytes(file).subspan(facts->index.entries[0].header_offset,
-                                          facts->header_bytes[0].size() + 1);
+  const auto longer = haulway::test::BytesOf(file).subspan(
+      facts->index.entries[0].header_offset, facts->header_bytes[0].size() + 1);
   const Status status = ParseTensorHeader(longer, facts->index.entries[0],
                                           facts->preamble, Strictness::kStrict)
                             .status();

@@ -16,7 +16,7 @@ namespace haulway {
 namespace {
 
 namespace fs = std::filesystem;
-using ::haulway::testing::Assemble;
+using ::haulway::test::Assemble;
 
 std::string ReadFile(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -18,11 +18,11 @@
 namespace haulway {
 namespace {
 
-using haulway::testing::Assemble;
-using haulway::testing::TensorizerFile;
-using haulway::testing::TensorizerFiles;
+using haulway::test::Assemble;
+using haulway::test::TensorizerFile;
+using haulway::test::TensorizerFiles;
 
-Secret KeyA() {
+Secret WriterKey() {
   std::array<std::byte, kKeyBytes> key;
   for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(i);
   return Secret(key);
@@ -41,7 +41,7 @@ Inputs InputsOf(const std::string& name, const std::string& file) {
   if (name.find("passphrase") != name.npos) {
     open.key.passphrase = Secret("test");
   } else if (name.find("key") != name.npos) {
-    open.key.key = KeyA();
+    open.key.key = WriterKey();
   }
   const auto reader = tensorizer::Reader::Open(
       MakeMemorySource(std::as_bytes(std::span(file))), open);
@@ -142,7 +142,7 @@ TEST_P(Rewritten, IsReadAlignedToo) {
 
 INSTANTIATE_TEST_SUITE_P(Files, Rewritten, ::testing::ValuesIn(Released()),
                          [](const auto& info) {
-                           return haulway::testing::TestName(info.param);
+                           return haulway::test::TestName(info.param);
                          });
 
 // Reproduces PR #170's own files byte for byte, except for the CRC-32, which PR
@@ -196,7 +196,7 @@ TEST_P(InSegments, HoldsTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Files, InSegments, ::testing::ValuesIn(Released()),
                          [](const auto& info) {
-                           return haulway::testing::TestName(info.param);
+                           return haulway::test::TestName(info.param);
                          });
 
 TensorizerInput Tensor(std::string key, DType dtype,
@@ -213,7 +213,7 @@ TensorizerInput Tensor(std::string key, DType dtype,
 TEST(TensorizerWriter, TakesTheLowestVersion) {
   const auto version = [](TensorizerInput tensor, bool encrypted) {
     TensorizerOptions options;
-    if (encrypted) options.key = KeyA();
+    if (encrypted) options.key = WriterKey();
     const std::vector<TensorizerInput> tensors = {std::move(tensor)};
     const auto layout = LayOutTensorizer(tensors, options);
     EXPECT_TRUE(layout.ok()) << layout.status().message();
@@ -243,7 +243,7 @@ TEST(TensorizerWriter, StoresScalarMetaTensorsAsZeros) {
   scalar.bytes = nullptr;
   for (const bool encrypted : {false, true}) {
     TensorizerOptions options;
-    if (encrypted) options.key = KeyA();
+    if (encrypted) options.key = WriterKey();
     const std::vector<TensorizerInput> tensors = {scalar};
     const auto layout = LayOutTensorizer(tensors, options);
     ASSERT_TRUE(layout.ok()) << layout.status().message();
