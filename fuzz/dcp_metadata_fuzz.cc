@@ -5,6 +5,7 @@
 // returns the same facts. Any bytes parsed as the head of a chunk's archive
 // result in a position within it, or in an error.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
@@ -68,7 +69,9 @@ void CheckWrittenAgain(const Metadata& metadata) {
   }
   for (size_t i = 0; i < metadata.chunks.size(); ++i) {
     if (again->chunks[i].item.offset != metadata.chunks[i].item.offset ||
-        again->chunks[i].item.length != metadata.chunks[i].item.length) {
+        again->chunks[i].item.length != metadata.chunks[i].item.length ||
+        !std::ranges::equal(again->chunks[i].item.transforms,
+                            metadata.chunks[i].item.transforms)) {
       abort();
     }
   }

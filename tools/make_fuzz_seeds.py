@@ -9,10 +9,12 @@ so that there is always a seed of each kind. Tensorizer files lose the unused
 part of their index and seed tensorizer_fuzz, too; those in segments seed
 tensorizer_segments_fuzz, in blocks of 512 bytes. Their indices, headers and
 crypt blocks seed the fuzzers of these parts. Authentication records, manifests,
-metadata of distributed checkpoints, texts for scan_fuzz, and answers of S3 and
-Redis are made here. All files seed salvage_fuzz, whole and truncated.
+metadata and items of distributed checkpoints, texts for scan_fuzz, and answers
+of S3 and Redis are made here. The signatures of signing/goldens.tar.xz, and what
+they sign, seed their fuzzers. All files seed salvage_fuzz, whole and truncated.
 """
 
+import base64
 import gzip
 import hashlib
 import io
@@ -22,6 +24,7 @@ import pickle
 import re
 import struct
 import sys
+import tarfile
 import types
 import zipfile
 import zlib
@@ -421,6 +424,8 @@ def directories():
             chunks.append(filled(chunk, {"offsets": at, "sizes": size((rows, 2))}))
             key = filled(index, {"fqn": "w", "offset": at, "index": rank})
             place = {"relative_path": f"__{rank}_0.distcp", "offset": 0, "length": 99}
+            if rank % 2 == 1:
+                place["transform_descriptors"] = ["stream.zstd/1"] * rank
             places[key] = filled(stored, place)
         key = filled(index, {"fqn": "n.s", "offset": None, "index": None})
         place = {"relative_path": "__0_0.distcp", "offset": 99, "length": 9}
@@ -471,6 +476,119 @@ def delta_frames(testdata):
                        + data[start + begin:start + end])
 
 
+def delta_masks(testdata):
+    """Yields frames as delta_mask_fuzz takes them."""
+    for frame in delta_frames(testdata):
+        size = int.from_bytes(frame[1:3], "little") + 1
+        if size % 5 == 1:
+            yield (size // 5).to_bytes(2, "little") + b"\1" + frame[3:]
+    for level in range(1, 23, 3):  # Bytes to compress.
+        yield bytes(2) + bytes([level]) + bytes(range(256)) + bytes(4000)
+
+
+def zstd_frame(content):
+    """Returns a frame of one raw block (RFC 8878, 3.1.1)."""
+    size = len(content)
+    return (b"\x28\xb5\x2f\xfd" + bytes([0x60]) + struct.pack("<H", size - 256)
+            + (1 | size << 3).to_bytes(3, "little") + content)
+
+
+def compressed_items():
+    """Yields items of distributed checkpoints as the extension compresses
+    them: one and several frames, in each other, cut, with other bytes after
+    them, and one that unpacks to much more. The first byte chooses how many
+    times they were compressed."""
+    content = bytes(range(256)) * 3
+    frame = zstd_frame(content)
+    zeros = frame[:5] + struct.pack("<H", 1000 - 256) + b"\x03\x1f\0\0"
+    many = b"\x28\xb5\x2f\xfd\0\x58" + b"\2\0\x10\0" * 9 + b"\3\0\x10\0"
+    for data in (frame, frame + frame, frame[:-5], frame + b"more", zeros, many):
+        yield b"\0" + data
+        yield b"\1" + zstd_frame(data if len(data) >= 256 else data + frame)
+        yield b"\1" + zstd_frame(frame + frame) + zstd_frame(frame)
+    yield b"\2" + zstd_frame(zstd_frame(frame))
+
+
+def signatures(testdata):
+    """Yields (the file of a signature, its statement)."""
+    with tarfile.open(testdata / "signing/goldens.tar.xz") as archive:
+        for member in archive:
+            if member.name.endswith(".sig"):
+                bundle = archive.extractfile(member).read()
+                payload = json.loads(bundle)["dsseEnvelope"]["payload"]
+                yield bundle, base64.b64decode(payload)
+
+
+def roots_and_entries(testdata):
+    """Yields trusted roots, and bodies of log entries."""
+    with tarfile.open(testdata / "signing/goldens.tar.xz") as archive:
+        root = archive.extractfile("signing/keys/trusted_root.json").read()
+        yield root
+        for member in archive:
+            if "sigstore/model.sig" in member.name:
+                bundle = json.loads(archive.extractfile(member).read())
+                entry = bundle["verificationMaterial"]["tlogEntries"][0]
+                yield base64.b64decode(entry["canonicalizedBody"])
+
+
+def quantized_models():
+    """Makes models of each quantization, with config.json before the file."""
+    word, half, byte = ("I32", 4), ("F16", 2), ("U8", 1)
+    kinds = (
+        ({"quant_method": "fp8", "weight_block_size": [4, 4]},
+         {"a.weight": (("F8_E4M3", 1), [6, 5]),
+          "a.weight_scale_inv": (("F32", 4), [2, 2])}),
+        ({"quant_method": "fp8"},
+         {"a.weight": (("I8", 1), [2, 32]),
+          "a.weight_scale_inv": (byte, [2, 2])}),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized",
+          "config_groups": {"a": {"targets": ["re:a"],
+                                  "weights": {"num_bits": 3}}}},
+         {"a.weight_packed": (word, [2, 3]), "a.weight_scale": (half, [2, 4]),
+          "a.weight_zero_point": (word, [1, 4])}),
+        ({"quant_method": "compressed-tensors"},
+         {"a.weight_packed": (byte, [2, 16]), "a.weight_scale": (byte, [2, 1])}),
+        ({"quant_method": "gptq", "bits": 3},
+         {"a.qweight": (word, [3, 32]), "a.qzeros": (word, [2, 3]),
+          "a.scales": (half, [2, 32]), "a.g_idx": (word, [32])}),
+        ({"quant_method": "awq"},
+         {"a.qweight": (word, [6, 2]), "a.qzeros": (word, [3, 2]),
+          "a.scales": (half, [3, 16])}),
+        ({"quant_method": "mxfp4"},
+         {"a_blocks": (byte, [2, 3, 1, 16]), "a_scales": (byte, [2, 3, 1])}),
+        ({"quant_method": "modelopt"},
+         {"a.weight": (byte, [2, 8]), "a.weight_scale": (("F8_E4M3", 1), [2, 1]),
+          "a.weight_scale_2": (("F32", 4), [])}),
+        ({"load_in_8bit": True},
+         {"a.weight": (("I8", 1), [2, 3]), "a.SCB": (("F32", 4), [2])}),
+    )
+    state = json.dumps({"shape": [3, 5], "blocksize": 4}).encode()
+    kinds += ((
+        {"load_in_4bit": True},
+        {"a.weight": (byte, [8, 1]), "a.weight.absmax": (("F32", 4), [4]),
+         "a.weight.quant_map": (("F32", 4), [16]),
+         "a.weight.quant_state.bitsandbytes__nf4": (byte, [len(state)])},
+    ),)
+    for config, tensors in kinds:
+        text = json.dumps({"quantization_config": config}).encode()
+        header, data = {}, b""
+        for name, ((dtype, size), shape) in tensors.items():
+            count = size
+            for one in shape:
+                count *= one
+            part = bytes((7 * i + 3) & 0x3F for i in range(count))
+            if "quant_state" in name:
+                part = state
+            if name.endswith("g_idx"):
+                part = bytes(count)
+            header[name] = {"dtype": dtype, "shape": shape,
+                            "data_offsets": [len(data), len(data) + count]}
+            data += part
+        front = json.dumps(header).encode()
+        yield (struct.pack("<H", len(text)) + text
+               + struct.pack("<Q", len(front)) + front + data)
+
+
 def main():
     testdata, seeds = map(pathlib.Path, sys.argv[1:3])
     archive, pickles = made()
@@ -506,11 +624,18 @@ def main():
         ("sharded_index_fuzz", list(indices())),
         ("delta_version_fuzz", list(delta_indexes(testdata))),
         ("delta_frame_fuzz", list(delta_frames(testdata))),
+        ("delta_mask_fuzz", list(delta_masks(testdata))),
+        ("signature_bundle_fuzz", [one[0] for one in signatures(testdata)]),
+        ("signature_statement_fuzz",
+         [one[1] for one in signatures(testdata)]
+         + list(roots_and_entries(testdata))),
         ("dcp_metadata_fuzz", list(directories())),
+        ("dcp_item_fuzz", list(compressed_items())),
         ("shared_image_fuzz", list(shared_images())),
         ("gguf_fuzz", list(gguf_files())),
         ("npy_fuzz", list(arrays())),
         ("scan_fuzz", [b"\0" + data for data in files] + list(texts())),
+        ("dequantize_fuzz", list(quantized_models())),
         ("safetensors_fuzz", safetensors),
         ("safetensors_refusal_fuzz", safetensors),
     ):
