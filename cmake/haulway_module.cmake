@@ -40,8 +40,6 @@ function(haulway_module name)
     target_compile_definitions(${name}_test PRIVATE
       HAULWAY_TESTDATA="testdata")
     haulway_test_flags(${name}_test)
-    # Each test names what it needs by short names.
-    set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)
     # Tests run in the project's root, so HAULWAY_TESTDATA can be relative. Then
     # the compiled files do not depend on the checkout's path, and the
     # compiler's cache works for other checkouts.
