@@ -30,6 +30,7 @@
 #include "haulway/convert.h"
 #include "haulway/save.h"
 #include "output.h"
+#include "signature.h"
 
 namespace haulway::cli {
 namespace {
@@ -47,6 +48,7 @@ struct BulkVerbOptions : Options {
   bool proof = false;
   // Used only for its options; Python converts.
   ConvertOptions convert;
+  SignatureOptions signature;
 };
 
 // Arguments: the request; a message and a line of JSON for a Python without the
@@ -196,6 +198,12 @@ Runner AddBulk(CLI::App& app) {
   CLI::App* const passed = app.add_option_group("Reading");
   AddLenient(*passed, *options);
   AddAllow(*passed, *options);
+  CLI::App* const signatures = app.add_option_group("For verify");
+  AddSignature(*signatures, &options->signature);
+  signatures->get_option("--signature")
+      ->description(
+          "Verify each folder that has a file of this name, as a model that it "
+          "signs, and refuse other checkpoints");
   CLI::App* const tensors = app.add_option_group("For manifest and convert");
   AddFilters(*tensors, *options);
   tensors->remove_option(tensors->get_option("--prefix"));
@@ -216,6 +224,7 @@ extern const Verb kBulk = {
     "Run a verb on any number of inputs, by many processes (Python package)",
     "haulway bulk verify checkpoints/ --journal run.jsonl\n"
     "haulway bulk scan s3://bucket/models/ --engine ray --json\n"
+    "haulway bulk verify models/ --signature model.sig --public-key key.pub\n"
     "haulway bulk convert @list.txt --to safetensors -o converted/",
     AddBulk};
 

@@ -24,7 +24,9 @@
 #include "haulway/save.h"
 #include "haulway/select.h"
 #include "haulway/signs.h"
+#include "open_output.h"
 #include "output.h"
+#include "signature.h"
 #include "tell.h"
 #include "values.h"
 
@@ -167,6 +169,7 @@ void PrintJson(const CatOptions& options, const CatPart& part,
 Status Run(const CatOptions& options, bool* is_usage) {
   HAULWAY_ASSIGN(auto source, OpenModel(options, options.files[0]));
   HAULWAY_ASSIGN(const auto checkpoint, OpenCheckpoint(source, options.open));
+  HAULWAY_TRY(CompareSigned(SignatureScope::kAuto));
   const TensorInfo* tensor = checkpoint->Find(options.tensor);
   if (tensor == nullptr && options.raw) {
     auto record = ReadRecord(options, std::move(source));
@@ -214,6 +217,7 @@ Status Run(const CatOptions& options, bool* is_usage) {
   if (options.out.ends_with(".npy")) {
     HAULWAY_TRY(WriteNpy(options.out, part));
   } else if (options.raw || !options.out.empty()) {
+    HAULWAY_TRY(CheckOutput(options.out.empty() ? "-" : options.out));
     HAULWAY_TRY(WriteAll(options.out, part.bytes.bytes()));
   } else {
     text = FormatTensor(part.dtype, part.shape, part.bytes.bytes(),
@@ -238,6 +242,8 @@ int CatTensor(const CatOptions& options) {
 Runner AddCat(CLI::App& app) {
   const auto options = MakeOptions<CatOptions>(app);
   AddModel(app, *options);
+  AddSignature(app);
+  AddDequantize(app, *options);
   app.add_option("TENSOR", options->tensor,
                  "Name of a tensor, as printed by ls")
       ->required();

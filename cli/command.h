@@ -47,6 +47,8 @@ struct Options {
   int threads = 0;
   uint64_t memory_budget = 256 * kMiB;
   bool no_progress = false;
+  // Whether the environment may ask for a signature of the model.
+  bool may_be_signed = true;
 };
 
 // A Runner is a verb that was added to the command line: its options, and the
@@ -100,6 +102,8 @@ RemoteOptions& Remote();
 // Returns the options that choose what a name means, for all inputs of the
 // verb. They are global, too.
 SourceOptions& Sources();
+// Adds --dequantize, for verbs that read tensors.
+void AddDequantize(CLI::App& app, Options& options);
 // Adds --variant and --join, for verbs whose FILE is a model.
 void AddNaming(CLI::App& app, Options& options);
 // Adds the argument FILE of such a verb: AddFile() and AddNaming().
@@ -149,6 +153,9 @@ int Fail(const Options& options, const Status& status);
 // in memory, so verbs that read much use kPread.
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
                                                     IoMode io = IoMode::kMmap);
+// Opens an input for its bytes; fails with kInvalidArgument for a folder.
+Result<std::shared_ptr<const ByteSource>> OpenFileInput(
+    const std::string& path);
 // Opens a model: an input, and the files to join it with.
 Result<std::shared_ptr<const ByteSource>> OpenModel(const Options& options,
                                                     const std::string& file,

@@ -19,6 +19,7 @@
 #include "open_output.h"
 #include "output.h"
 #include "progress.h"
+#include "signature.h"
 #include "values.h"
 
 namespace haulway::cli {
@@ -98,6 +99,15 @@ void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
                    : fmt::format("; {} digests agree", report.proof.size()));
   }
   std::vector<std::string> notes;
+  if (report.dequantized != 0) {
+    notes.push_back(fmt::format("dequantized {} ({})",
+                                Counted(report.dequantized, "weight"),
+                                Escape(report.quantization)));
+  }
+  if (!report.copied.empty()) {
+    notes.push_back(fmt::format("copied {} of the model",
+                                Counted(report.copied.size(), "other file")));
+  }
   for (const std::string& path : report.removed) {
     notes.push_back(fmt::format("removed {}: a file of an older checkpoint",
                                 Escape(ShownName(path))));
@@ -124,13 +134,17 @@ std::filesystem::path PlaceOf(const std::string& name) {
 int ConvertFile(const ConvertVerbOptions& options) {
   const std::string& file = options.files.front();
   const auto run = [&]() -> Status {
+    HAULWAY_TRY(CheckOutput(options.out));
     HAULWAY_ASSIGN(const ConvertOptions convert, OptionsOf(options));
+    OpenOptions open = options.open;
+    open.dequantized_dtype = convert.dtype;
     HAULWAY_ASSIGN(auto source, OpenModel(options, file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
                    // A cast looks for scales in every shard.
                    options.dtype.empty()
-                       ? OpenChosen(std::move(source), options.open, options)
-                       : OpenCheckpoint(std::move(source), options.open));
+                       ? OpenChosen(std::move(source), open, options)
+                       : OpenCheckpoint(std::move(source), open));
+    HAULWAY_TRY(CompareSigned(SignatureScope::kAuto));
     // If it cannot be created, nothing is written.
     std::unique_ptr<ByteSink> proof;
     if (!options.proof.empty()) {
@@ -165,6 +179,7 @@ Runner AddConvert(CLI::App& app) {
   AddBytes(app, *options);
   AddLenient(app, *options);
   AddNaming(app, *options);
+  AddSignature(app);
   app.add_option_function<std::string>(
          "SRC",
          [options = options.get()](const std::string& file) {
@@ -186,6 +201,10 @@ Runner AddConvert(CLI::App& app) {
   app.add_option("--dtype", options->dtype,
                  "Cast floating-point tensors to this dtype: bf16, F32, ...")
       ->check(CheckDType);
+  AddDequantize(app, *options);
+  app.add_flag("--raw", options->open.raw,
+               "With --dtype: cast the stored numbers of quantized weights and "
+               "of their scales as they are");
   AddFilters(app, *options);
   AddList(app, "--rename", options->rename,
           "REGEX=REPLACEMENT for names, \\1 for a group; repeatable")
@@ -213,7 +232,8 @@ extern const Verb kConvert = {
     "haulway convert m.safetensors m.gguf --set general.architecture=llama\n"
     "haulway convert m.pt m.tensors --rename '^module\\.=' --proof "
     "sha256.json\n"
-    "haulway convert model.safetensors step-0 --to torch-dcp",
+    "haulway convert model.safetensors step-0 --to torch-dcp\n"
+    "haulway convert fp8-model/ bf16-model/ --to safetensors --dequantize",
     AddConvert,
     /*cancels=*/true};
 

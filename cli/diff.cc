@@ -89,8 +89,14 @@ int DiffFiles(const DiffVerbOptions& options) {
     HAULWAY_ASSIGN(
         const auto a,
         Open(OpenModel(options, options.files[0], IoMode::kPread), options));
-    HAULWAY_ASSIGN(const auto b,
-                   Open(OpenInput(options.files[1], IoMode::kPread), options));
+    HAULWAY_TRY(CompareSigned(SignatureScope::kAuto));
+    // --join is about the first one.
+    DiffVerbOptions second = options;
+    second.join.clear();
+    HAULWAY_ASSIGN(
+        const auto b,
+        Open(OpenModel(second, options.files[1], IoMode::kPread), options));
+    HAULWAY_TRY(CompareSigned(SignatureScope::kAuto));
     HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
     HAULWAY_TRY(names.CheckUsed({a.get(), b.get()}));
     DiffOptions diff = options.diff;
@@ -119,6 +125,7 @@ Runner AddDiff(CLI::App& app) {
   const auto options = MakeOptions<DiffVerbOptions>(app);
   AddBytes(app, *options);
   AddLenient(app, *options);
+  AddDequantize(app, *options);
   options->files.resize(2);
   app.add_option("A", options->files[0],
                  "A file, a model's folder, a URL, or - for standard input")

@@ -113,6 +113,15 @@ void FieldOption::Add(std::string* value) const {
   }
 }
 
+void FieldOption::Add(std::vector<std::string>* value) const {
+  CLI::Option* const added =
+      app_.add_option(name_, *value, About("") + "; repeatable")->expected(1);
+  added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  if (!option_.value_name.empty()) {
+    added->type_name(std::string(option_.value_name));
+  }
+}
+
 void FieldOption::Add(Strictness* value) const {
   app_.add_flag_callback(
       name_, [value] { *value = Strictness::kLenient; }, About(""));

@@ -42,9 +42,9 @@ class FieldOption {
     AddWords(WordsOf(*value), static_cast<size_t>(*value),
              [value](size_t word) { *value = static_cast<Enum>(word); });
   }
-  // AddKey(), AddAllow() and AddRemote() add options for these.
+  void Add(std::vector<std::string>* value) const;
+  // AddKey() and AddRemote() add options for these.
   void Add(Secret* /*value*/) const {}
-  void Add(std::vector<std::string>* /*value*/) const {}
   void Add(std::vector<HttpHeader>* /*value*/) const {}
 
  private:

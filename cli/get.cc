@@ -33,7 +33,7 @@ Status CheckFile(const std::string& path, const GetVerbOptions& options) {
 int Get(const GetVerbOptions& options) {
   const std::string& url = options.files.front();
   const auto run = [&]() -> Status {
-    HAULWAY_ASSIGN(const auto source, OpenInput(url));
+    HAULWAY_ASSIGN(const auto source, OpenFileInput(url));
     DownloadOptions download;
     download.threads = options.threads;
     download.cancel = &interrupted;

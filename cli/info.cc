@@ -8,6 +8,7 @@
 #include "command.h"
 #include "output.h"
 #include "run_command.h"
+#include "signature.h"
 
 namespace haulway::cli {
 namespace {
@@ -96,19 +97,33 @@ Counts CountsOf(const CheckpointIndex& index) {
   return counts;
 }
 
+std::string QuantizationText(const Checkpoint& checkpoint) {
+  const auto found = checkpoint.DescribeQuantization();
+  if (!found.ok()) {
+    return fmt::format("cannot be told: {}", Escape(found.status().message()));
+  }
+  if (!found->has_value()) return "none";
+  const Quantization& one = **found;
+  return fmt::format("{}{}{}, {}", Escape(one.method),
+                     one.format.empty() ? "" : " ", Escape(one.format),
+                     Counted(one.weights, "weight"));
+}
+
 int Info(const Options& options) {
   const std::string& file = options.files.front();
   Result<std::shared_ptr<const ByteSource>> source = OpenModel(options, file);
   if (!source.ok()) return Fail(options, source.status());
   const auto checkpoint = OpenCheckpoint(*source, options.open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
+  const Status compared = CompareSigned(SignatureScope::kRead);
+  if (!compared.ok()) return Fail(options, compared);
   if (options.json) {
     fmt::print("{}\n", InfoJson(**checkpoint, ShownName(file)));
     return kDone;
   }
   const CheckpointIndex& index = checkpoint.value()->index();
   const auto [dtypes, values, total, shared] = CountsOf(index);
-  Table table("<<");
+  Table table("<.");
   table.Add({"file", Escape(ShownName(file))});
   table.Add({"format", std::string(Name(index.format))});
   table.Add({"tensors", fmt::format("{}, {}", index.entries.size(),
@@ -118,6 +133,7 @@ int Info(const Options& options) {
   }
   table.Add({"storages", fmt::format("{}, {} of them shared",
                                      index.storages.size(), shared)});
+  table.Add({"quantization", QuantizationText(**checkpoint)});
   std::string others;
   for (const auto& [name, count] : values) {
     others += fmt::format("{}{} {}", others.empty() ? "" : ", ", count, name);
@@ -142,6 +158,8 @@ Runner AddInfo(CLI::App& app) {
   AddAllow(app, *options);
   AddKey(app, *options);
   AddModel(app, *options);
+  AddSignature(app);
+  AddDequantize(app, *options);
   return {options, [options] { return Info(*options); }};
 }
 
@@ -182,6 +200,13 @@ std::string InfoJson(const Checkpoint& checkpoint, std::string_view file) {
       json.Key(fact.name).Raw(cli::FactText(fact.value, true));
     }
     json.End('}');
+  }
+  json.Key("quantization");
+  const auto quantization = checkpoint.DescribeQuantization();
+  if (quantization.ok()) {
+    json.Value(*quantization);
+  } else {
+    json.Raw("null");
   }
   return json.End('}').text();
 }

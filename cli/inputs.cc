@@ -6,8 +6,10 @@
 #include "command.h"
 #include "haulway/folder.h"
 #include "haulway/open.h"
+#include "haulway/signing.h"
 #include "haulway/verify.h"
 #include "output.h"
+#include "signature.h"
 #include "tell.h"
 
 namespace haulway::cli {
@@ -30,11 +32,14 @@ int Fail(const Options& options, const Status& status) {
     case Code::kUnsafe:
     case Code::kLimit:
     case Code::kAuth:
+    case Code::kSignature:
       return kFound;
     case Code::kNotFound:  // A missing file, or a missing part of one.
       return status.os_error() != 0 ? kFailed : kNoMatch;
     case Code::kCancelled:
       return kInterrupted;
+    case Code::kInvalidArgument:  // Options that contradict one another.
+      return Sources().signature.wanted() ? kUsage : kFailed;
     default:
       return kFailed;
   }
@@ -70,6 +75,15 @@ Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
   return OpenSource(path, Reaching(io));
 }
 
+Result<std::shared_ptr<const ByteSource>> OpenFileInput(
+    const std::string& path) {
+  if (IsFolder(path)) {
+    return Status(Code::kInvalidArgument, "it is a folder: expected a file")
+        .Of(ShownName(path));
+  }
+  return OpenInput(path);
+}
+
 Result<std::shared_ptr<const ByteSource>> OpenModel(const Options& options,
                                                     const std::string& file,
                                                     IoMode io) {
@@ -83,7 +97,13 @@ Result<std::shared_ptr<const ByteSource>> OpenModel(const Options& options,
   }
   std::vector<std::string> names = {file};
   names.insert(names.end(), options.join.begin(), options.join.end());
-  return OpenSources(names, Reaching(io));
+  if (options.may_be_signed) TakeSignature();
+  SourceOptions reached = Reaching(io);
+  if (reached.signature.wanted()) {
+    HAULWAY_ASSIGN(OpenedSigned(), OpenSignedModel(file, reached));
+    reached.signed_model = OpenedSigned();
+  }
+  return OpenSources(names, reached);
 }
 
 Result<std::shared_ptr<const Checkpoint>> OpenChosen(

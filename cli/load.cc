@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "no_match.h"
 #include "output.h"
 #include "progress.h"
+#include "signature.h"
 
 namespace haulway::cli {
 namespace {
@@ -28,7 +30,8 @@ constexpr uint64_t kPieceBytes = 1 * kMiB;
 Result<LoadStats> Load(const Checkpoint& checkpoint,
                        std::span<const uint32_t> rows,
                        const LoadOptions& options) {
-  if (options.io == IoMode::kMmap || options.io == IoMode::kSnapshot) {
+  if (options.io == IoMode::kMmap || options.io == IoMode::kSnapshot ||
+      OpenedSigned() != nullptr) {
     HAULWAY_ASSIGN(auto loaded, LoadStorages(checkpoint, rows, options));
     return loaded.stats;
   }
@@ -57,7 +60,12 @@ std::vector<uint32_t> StoragesOf(const CheckpointIndex& index,
 
 int LoadFile(const LoadVerbOptions& options) {
   const std::string& file = options.files.front();
-  Result<std::shared_ptr<const ByteSource>> source = OpenModel(options, file);
+  TakeSignature();
+  LoadOptions load = options.load;
+  const auto io = IoOfSigned(&load.io);
+  if (!io.ok()) return Fail(options, io.status());
+  Result<std::shared_ptr<const ByteSource>> source =
+      OpenModel(options, file, *io);
   if (!source.ok()) return Fail(options, source.status());
   const auto checkpoint = OpenChosen(*source, options.open, options);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
@@ -68,20 +76,37 @@ int LoadFile(const LoadVerbOptions& options) {
   const std::vector<uint32_t> rows = StoragesOf((*checkpoint)->index(), *names);
   const bool is_empty = !names->all() && rows.empty();
 
-  LoadOptions load = options.load;
+  const auto start = std::chrono::steady_clock::now();
+  const Status compared =
+      CompareSigned(names->all() ? SignatureScope::kAll : SignatureScope::kRead,
+                    options.load.threads);
+  if (!compared.ok()) return Fail(options, compared);
   load.cancel = &interrupted;
   load.retries = Remote().retries;
   for (int round = 0; round < options.repeat; ++round) {
     load.progress = Progress(file, options.no_progress);
     const auto loaded = Load(*checkpoint.value(), rows, load);
     if (!loaded.ok()) return Fail(options, loaded.status());
-    const LoadStats& stats = loaded.value();
+    LoadStats stats = loaded.value();
+    const bool is_signed = OpenedSigned() != nullptr;
+    if (is_signed && round == 0) {  // With the time of comparing.
+      stats.seconds = std::chrono::duration<double>(
+                          std::chrono::steady_clock::now() - start)
+                          .count();
+    }
     const double rate = static_cast<double>(stats.tensor_bytes) / 1e9 /
                         (stats.seconds > 0 ? stats.seconds : 1);
     if (options.json) {
       Json json;
       json.Begin('{').Key("file").Text(ShownName(file)).Fields(stats);
       json.End('}').Print();
+    } else if (is_signed) {
+      fmt::print(
+          "{} in {:.4f} s, {:.2f} GB/s, compared with the signature of "
+          "{} ({})\n",
+          Size(stats.tensor_bytes, options.bytes), stats.seconds, rate,
+          Escape(OpenedSigned()->facts().signer),
+          Counted(rows.size(), "storage"));
     } else if (stats.read_bytes == 0 &&
                (stats.io == IoMode::kMmap || stats.io == IoMode::kSnapshot)) {
       // Nothing was copied, so there is no throughput to print.
@@ -113,6 +138,8 @@ Runner AddLoad(CLI::App& app) {
   AddKey(app, *options);
   AddProgress(app, *options);
   AddModel(app, *options);
+  AddSignature(app);
+  AddDequantize(app, *options);
   return {options, [options] { return LoadFile(*options); }};
 }
 

@@ -2,8 +2,8 @@
 // offset of a tensor is computed; if there is none, the row says why (inflated,
 // encrypted). With --stats, one call measures the tensors, several at a time,
 // from a source that is not mapped, because bytes read from a mapping count as
-// this program's memory. Tables are built completely before they are printed,
-// to align the columns; JSON is one object per line.
+// this program's memory. To align the columns, each row is made twice, and none
+// is kept; JSON is one object per line.
 //
 // Alternative not taken: print rows as they come. Column widths would change.
 // Names from files are escaped, because a terminal executes control sequences.
@@ -22,6 +22,7 @@
 #include "no_match.h"
 #include "output.h"
 #include "progress.h"
+#include "signature.h"
 
 namespace haulway::cli {
 namespace {
@@ -48,21 +49,28 @@ const Part* PartOf(const CheckpointIndex& index, const TensorInfo& tensor) {
   return PartAt(index, index.storages[tensor.storage].offset);
 }
 
-std::optional<uint64_t> FileOffset(const CheckpointIndex& index,
+// Returns nullopt for a tensor whose bytes are not in the file as they are.
+std::optional<uint64_t> FileOffset(const Checkpoint& checkpoint,
                                    const TensorInfo& tensor) {
+  const CheckpointIndex& index = checkpoint.index();
   if (tensor.kind == TensorKind::kMeta || tensor.storage == kNoStorage) {
     return std::nullopt;
   }
   const StorageInfo& storage = index.storages[tensor.storage];
   if (storage.encoding != Encoding::kRaw) return std::nullopt;
+  const auto& dequantized = checkpoint.dequantized();
+  if (dequantized.has_value() && storage.offset >= dequantized->computed_from) {
+    return std::nullopt;
+  }
   const Part* part = PartOf(index, tensor);
   return storage.offset - (part == nullptr ? 0 : part->offset) +
          tensor.storage_offset * ItemBytes(tensor.dtype);
 }
 
 // Returns the offset of the tensor, or why there is none.
-std::string Place(const CheckpointIndex& index, const TensorInfo& tensor) {
-  const std::optional<uint64_t> offset = FileOffset(index, tensor);
+std::string Place(const Checkpoint& checkpoint, const TensorInfo& tensor) {
+  const CheckpointIndex& index = checkpoint.index();
+  const std::optional<uint64_t> offset = FileOffset(checkpoint, tensor);
   if (offset.has_value()) return std::to_string(*offset);
   if (tensor.kind == TensorKind::kMeta) return "meta";
   if (tensor.storage == kNoStorage) return "-";
@@ -91,9 +99,24 @@ void AddStats(const std::optional<TensorStats>& stats, Json* json) {
   json->Begin('{').Fields(*stats).End('}');
 }
 
+// Adds of which tensor a process holds a part. The storage may be longer.
+void AddSharding(const CheckpointIndex& index, const TensorInfo& tensor,
+                 Json* json) {
+  const Sharding& sharding = index.shardings[tensor.sharding];
+  json->Key("global_shape").Numbers(sharding.shape);
+  json->Key("placements").Begin('[');
+  for (const Placement& placement : sharding.placements) {
+    json->Text(ToString(placement));
+  }
+  json->End(']').Key("storage_bytes");
+  json->Number(
+      tensor.storage == kNoStorage ? 0 : index.storages[tensor.storage].nbytes);
+}
+
 void PrintJson(const LsOptions& options, const std::string& file,
-               const CheckpointIndex& index, const std::vector<Entry>& entries,
+               const Checkpoint& checkpoint, const std::vector<Entry>& entries,
                const Stats& stats, uint64_t total) {
+  const CheckpointIndex& index = checkpoint.index();
   Json json;
   json.Begin('{')
       .Key("file")
@@ -109,7 +132,7 @@ void PrintJson(const LsOptions& options, const std::string& file,
     json.Key("shape").Numbers(ElementShape(tensor.dtype, tensor.shape));
     json.Key("strides").Numbers(tensor.strides);
     json.Key("nbytes").Number(tensor.nbytes);
-    json.Key("offset").Value(FileOffset(index, tensor)).Key("storage");
+    json.Key("offset").Value(FileOffset(checkpoint, tensor)).Key("storage");
     if (tensor.storage == kNoStorage) {
       json.Raw("null");
     } else {
@@ -118,6 +141,7 @@ void PrintJson(const LsOptions& options, const std::string& file,
     if (const Part* part = PartOf(index, tensor)) {
       json.Key("file").Text(part->name);
     }
+    if (tensor.sharding != kNoSharding) AddSharding(index, tensor, &json);
     json.Key("requires_grad").Raw(tensor.requires_grad ? "true" : "false");
     if (!stats.empty()) AddStats(stats[i], &json);
     json.Key("kind").Text(Kind(tensor.kind)).End('}');
@@ -128,36 +152,45 @@ void PrintJson(const LsOptions& options, const std::string& file,
   json.Key("total_bytes").Number(total).End('}').Print();
 }
 
-void PrintTable(const Options& options, const CheckpointIndex& index,
+void PrintTable(const Options& options, const Checkpoint& checkpoint,
                 const std::vector<Entry>& entries, uint64_t total) {
+  const CheckpointIndex& index = checkpoint.index();
   std::vector<uint32_t> uses(index.storages.size());
   for (const Entry& entry : index.entries) {
     const uint32_t row = index.tensors[entry.tensor].storage;
     if (row != kNoStorage) ++uses[row];
   }
   Table table("<<<>>>");
-  table.Add({"name", "dtype", "shape", "bytes", "offset", "storage"});
+  const std::vector<std::string> head = {"name",  "dtype",  "shape",
+                                         "bytes", "offset", "storage"};
+  const auto row_of = [&](const Entry& entry) -> std::vector<std::string> {
+    const TensorInfo& tensor = index.tensors[entry.tensor];
+    std::string storage = "-";
+    if (tensor.storage != kNoStorage) {
+      storage = Escape(index.storages[tensor.storage].key) +
+                (uses[tensor.storage] > 1 ? " shared" : "");
+    }
+    return {Escape(entry.name),
+            std::string(Name(tensor.dtype)),
+            Shape(ElementShape(tensor.dtype, tensor.shape)),
+            Size(tensor.nbytes, options.bytes),
+            Place(checkpoint, tensor),
+            storage};
+  };
+  table.Measure(head);
+  for (const Entry& entry : entries) table.Measure(row_of(entry));
+  table.PrintRow(head);
   std::vector<bool> seen(index.storages.size());
   uint64_t storages = 0;
   uint64_t unique = 0;
   for (const Entry& entry : entries) {
-    const TensorInfo& tensor = index.tensors[entry.tensor];
-    std::string storage = "-";
-    if (tensor.storage != kNoStorage) {
-      const StorageInfo& info = index.storages[tensor.storage];
-      storage = Escape(info.key) + (uses[tensor.storage] > 1 ? " shared" : "");
-      if (!seen[tensor.storage]) {
-        seen[tensor.storage] = true;
-        ++storages;
-        unique += info.nbytes;
-      }
-    }
-    table.Add({Escape(entry.name), std::string(Name(tensor.dtype)),
-               Shape(ElementShape(tensor.dtype, tensor.shape)),
-               Size(tensor.nbytes, options.bytes), Place(index, tensor),
-               storage});
+    table.PrintRow(row_of(entry));
+    const uint32_t row = index.tensors[entry.tensor].storage;
+    if (row == kNoStorage || seen[row]) continue;
+    seen[row] = true;
+    ++storages;
+    unique += index.storages[row].nbytes;
   }
-  table.Print();
   fmt::print("{}, {}; {}, {}\n", Counted(entries.size(), "tensor"),
              Size(total, options.bytes), Counted(storages, "storage"),
              Size(unique, options.bytes));
@@ -211,6 +244,8 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
   open.check_frames = !(*source)->Look({}).is_server();
   const auto checkpoint = OpenChosen(*source, open, options);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
+  const Status compared = CompareSigned(SignatureScope::kRead);
+  if (!compared.ok()) return Fail(options, compared);
   const CheckpointIndex& index = checkpoint.value()->index();
   std::vector<Entry> entries;
   uint64_t total = 0;
@@ -235,7 +270,7 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
     stats = *std::move(measured);
   }
   if (options.json) {
-    PrintJson(options, file, index, entries, stats, total);
+    PrintJson(options, file, **checkpoint, entries, stats, total);
     return !names->all() && entries.empty() ? NoMatch(file) : kDone;
   }
   if (heading) fmt::print("{}:\n", Escape(ShownName(file)));
@@ -244,7 +279,7 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
   } else if (options.stats) {
     PrintStats(options, index, entries, stats);
   } else {
-    PrintTable(options, index, entries, total);
+    PrintTable(options, **checkpoint, entries, total);
   }
   return !names->all() && entries.empty() ? NoMatch(file) : kDone;
 }
@@ -267,7 +302,9 @@ Runner AddLs(CLI::App& app) {
   AddAllow(app, *options);
   AddKey(app, *options);
   AddFiles(app, *options);
+  AddDequantize(app, *options);
   AddNaming(app, *options);
+  AddSignature(app);
   return {options, [options] {
             return ForEachFile(*options, [&](const auto& file, bool heading) {
               return LsOne(*options, file, heading);

@@ -1,3 +1,10 @@
+// Design: the verbs add their own options, each to its part of the command line
+// (command.h); this file parses, refuses, and runs the one that was named. What
+// CLI11 would say of a wrong word is replaced where a hint helps: the nearest
+// verb or option, or a home folder that the shell did not expand. SIGINT sets a
+// flag for verbs that can end early; a second one, or one for other verbs, ends
+// the process at once.
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -11,6 +18,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +31,7 @@
 #include "haulway/nearest.h"
 #include "haulway/options.h"
 #include "haulway/source.h"
+#include "help.h"
 #include "output.h"
 #include "run_command.h"
 #include "tell.h"
@@ -79,6 +88,27 @@ std::string Unexpected(const CLI::App& app) {
                      HintOf(option, names, std::identity()));
 }
 
+// Returns the first value that begins with "~/" although no folder is called
+// "~"; empty if there is none. Shells expand it only at the beginning of a
+// word.
+std::string UnexpandedHome(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if ((value == "~" || value.starts_with("~/")) &&
+          ::access("~", F_OK) != 0) {
+        return value;
+      }
+    }
+  }
+  for (const CLI::App* part : app.get_subcommands([](const CLI::App* one) {
+         return one->get_name().empty() || one->parsed();
+       })) {
+    const std::string found = UnexpandedHome(*part);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
 // Reports a usage error, in JSON too if requested.
 int FailUsage(int argc, char** argv, std::string_view what) {
   Options options;
@@ -132,7 +162,11 @@ std::string Version() {
 
 int Run(int argc, char** argv) {
   CLI::App app("Inspect, verify, load and convert checkpoints.", "haulway");
-  app.set_version_flag("--version", Version());
+  const std::span<char* const> words(argv, static_cast<size_t>(argc));
+  const bool is_short =
+      std::ranges::find(words, std::string_view("-h")) != words.end();
+  app.formatter(std::make_shared<HelpFormatter>(is_short, TerminalWidth()));
+  app.set_version_flag("-V,--version", Version());
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 ok, 1 a finding, 2 a failure, 3 nothing matched, 4 a "
@@ -173,6 +207,14 @@ int Run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return refuse(error.what());
   }
+  const std::string home = UnexpandedHome(app);
+  if (!home.empty()) {
+    return refuse(
+        fmt::format("'{}' begins with '~', which the shell did not "
+                    "expand: write it as a word of its own, or "
+                    "$HOME",
+                    home));
+  }
   const auto& [verb, runner] = runners.at(app.get_subcommands().front());
   cancellable = verb->cancels ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
@@ -196,16 +238,32 @@ std::atomic<bool> interrupted = false;
 namespace haulway {
 
 int RunCommand(int argc, char** argv) {
+  // "help VERB" is "VERB --help".
+  std::vector<char*> words(argv, argv + argc);
+  std::string help = "--help";
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    words.erase(words.begin() + 1);
+    words.push_back(help.data());
+    words.push_back(nullptr);
+    argv = words.data();
+  }
   cli::HoldStandardDescriptors();
   InstallSigbusGuard();
   // Output that cannot be printed is a failure, whatever it is.
+  int cause = 0;
   try {
     const int code = cli::Run(argc, argv);
+    errno = 0;
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  } catch (const std::system_error&) {
+    cause = errno;
+  } catch (const std::system_error& error) {
     // fmt::print() throws this if it cannot write.
+    cause = error.code().value();
   }
-  cli::Tell("haulway: cannot write to standard output\n");
+  constexpr std::string_view kWhat = "cannot write to standard output";
+  cli::Tell(fmt::format(
+      "haulway: {}\n", cause == 0 ? std::string(kWhat)
+                                  : Status::FromErrno(cause, kWhat).message()));
   return cli::kFailed;
 }
 

@@ -36,6 +36,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
     HAULWAY_ASSIGN(auto source, OpenModel(options, file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
                    OpenChosen(std::move(source), options.open, options));
+    HAULWAY_TRY(CompareSigned(SignatureScope::kAuto));
     HAULWAY_TRY(CheckNotRead(*checkpoint, file, options.out));
     HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
     HAULWAY_TRY(names.CheckUsed({checkpoint.get()}));
@@ -66,6 +67,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
 Runner AddManifest(CLI::App& app) {
   const auto options = MakeOptions<ManifestVerbOptions>(app);
   AddModel(app, *options);
+  AddDequantize(app, *options);
   app.add_option("-o,--out", options->out,
                  "Write JSON to this file, for `haulway verify --manifest`");
   RefuseJsonBeside(app, *options, options->out);

@@ -53,6 +53,7 @@ int MapFile(const MapVerbOptions& options) {
     HAULWAY_ASSIGN(auto source, OpenModel(options, file));
     HAULWAY_ASSIGN(const FileMap map,
                    MakeFileMap(std::move(source), options.open));
+    HAULWAY_TRY(CompareSigned(SignatureScope::kRead));
     uint64_t page_bytes = 0;
     if (!options.out.empty()) {
       if (IsReadFrom(*map.checkpoint, file, options.out)) {

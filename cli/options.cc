@@ -99,6 +99,12 @@ void AddLenient(CLI::App& app, Options& options) {
   AddFields(app, &options.open);
 }
 
+void AddDequantize(CLI::App& app, Options& options) {
+  app.add_flag("--dequantize", options.open.dequantize,
+               "Compute plain weights of quantized ones, as config.json beside "
+               "the file says; see docs/quantized.md");
+}
+
 SourceOptions& Sources() {
   static SourceOptions sources;
   return sources;

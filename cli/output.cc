@@ -1,3 +1,10 @@
+// Design: JSON is made from the tables of fields that the library's structs
+// have (haulway/fields.h), so that a report has the same names here and in
+// Python. Tables for people are aligned from the widest cell of a column, up to
+// a limit: one name of thousands of bytes must not widen all rows. On a
+// terminal, where it would fill the screen, it is cut; in a pipe it is whole,
+// for grep and the like.
+
 #include "output.h"
 
 #include <fmt/format.h>
@@ -11,6 +18,7 @@
 #include "columns.h"
 #include "haulway/open.h"
 #include "haulway/pickle.h"
+#include "help.h"
 
 namespace haulway::cli {
 namespace {
@@ -109,6 +117,9 @@ std::string Scalar(const std::string& value, bool json) {
 std::string Scalar(int64_t value, bool) { return std::to_string(value); }
 std::string Scalar(uint64_t value, bool) { return std::to_string(value); }
 std::string Scalar(std::monostate, bool json) { return json ? "null" : "-"; }
+std::string Scalar(const FactJson& value, bool json) {
+  return json ? value.text : Escape(value.text);
+}
 std::string Scalar(const FactArray& array, bool json) {
   return std::visit(
       [json](const auto& values) {
@@ -191,30 +202,77 @@ void Json::Flush() {
   out_.erase(0, begin.size());
 }
 
+namespace {
+
+// The widest column where lines are not wrapped, and the least one elsewhere.
+constexpr size_t kWidest = 120;
+constexpr size_t kLeastWidest = 20;
+
+// Returns the first `columns` of a text; the last one says that it is cut.
+std::string Cut(std::string_view text, size_t columns) {
+  size_t end = 0;
+  for (size_t seen = 0; end < text.size(); ++end) {
+    const bool begins = (static_cast<uint8_t>(text[end]) & 0xC0) != 0x80;
+    if (begins && ++seen == columns) break;
+  }
+  return fmt::format("{}…", text.substr(0, end));
+}
+
+}  // namespace
+
+Table::Table(std::string_view align)
+    : align_(align), width_(align.size()), terminal_(TerminalWidth()) {}
+
+void Table::Measure(const std::vector<std::string>& row) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    width_[i] = std::max(width_[i], Columns(row[i]));
+  }
+}
+
 void Table::Add(const std::vector<std::string>& row) {
+  Measure(row);
   for (size_t i = 0; i < align_.size(); ++i) {
     const std::string_view cell = i < row.size() ? row[i] : std::string_view();
-    width_[i] = std::max(width_[i], Columns(cell));
     text_ += cell;
     sizes_.push_back(static_cast<uint32_t>(cell.size()));
   }
 }
 
-void Table::Print() const {
-  size_t at = 0;
-  for (size_t row = 0; row < sizes_.size(); row += align_.size()) {
-    std::string line;
-    for (size_t i = 0; i < align_.size(); ++i) {
-      const std::string_view cell(text_.data() + at, sizes_[row + i]);
-      at += cell.size();
-      const std::string pad(width_[i] - Columns(cell), ' ');
-      line += i == 0 ? "" : "  ";
-      if (align_[i] == '>') line += pad;
-      line += cell;
-      if (align_[i] == '<') line += pad;
+void Table::PrintCells(std::span<const std::string_view> cells) const {
+  const size_t widest =
+      terminal_ == 0 ? kWidest : std::max(terminal_ / 2, kLeastWidest);
+  std::string line;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const size_t columns = Columns(cells[i]);
+    const size_t width = std::min(width_[i], widest);
+    const bool is_cut = terminal_ != 0 && columns > width && align_[i] != '.';
+    const std::string pad(width - std::min(columns, width), ' ');
+    line += i == 0 ? "" : "  ";
+    if (align_[i] == '>') line += pad;
+    if (is_cut) {
+      line += Cut(cells[i], width);
+    } else {
+      line += cells[i];
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    fmt::print("{}\n", line);
+    if (align_[i] != '>') line += pad;
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  fmt::print("{}\n", line);
+}
+
+void Table::PrintRow(const std::vector<std::string>& row) const {
+  PrintCells(std::vector<std::string_view>(row.begin(), row.end()));
+}
+
+void Table::Print() const {
+  std::vector<std::string_view> cells(align_.size());
+  size_t at = 0;
+  for (size_t row = 0; row < sizes_.size(); row += cells.size()) {
+    for (size_t i = 0; i < cells.size(); ++i) {
+      cells[i] = std::string_view(text_).substr(at, sizes_[row + i]);
+      at += cells[i].size();
+    }
+    PrintCells(cells);
   }
 }
 

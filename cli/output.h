@@ -106,18 +106,31 @@ Json& Json::Value(const T& value, Spelling spelling) {
 // Prints each finding on an indented line.
 void PrintFindings(const std::vector<Finding>& findings);
 
+// A Table aligns the cells of its rows. Rows must have at most one cell per
+// column.
+//
+// A column has a widest width, so that one long cell does not widen all rows.
+// What is longer is cut on a terminal, and whole elsewhere.
 class Table {
  public:
-  // `align` has '<' or '>' per column.
-  explicit Table(std::string_view align)
-      : align_(align), width_(align.size()) {}
-  // Requires: at most one cell per column.
+  // `align` has '<' or '>' per column, or '.' for a last one that is whole on a
+  // terminal, too.
+  explicit Table(std::string_view align);
+  // Keeps a row for Print().
   void Add(const std::vector<std::string>& row);
   void Print() const;
 
+  // For very many rows, which are not kept: first Measure() each, then
+  // PrintRow() each.
+  void Measure(const std::vector<std::string>& row);
+  void PrintRow(const std::vector<std::string>& row) const;
+
  private:
+  void PrintCells(std::span<const std::string_view> cells) const;
+
   std::string align_;
   std::vector<size_t> width_;
+  size_t terminal_;  // Its width; 0: standard output is none.
   // All cells, row by row, and the bytes of each.
   std::string text_;
   std::vector<uint32_t> sizes_;

@@ -90,6 +90,8 @@ int PlanFile(const PlanOptions& options) {
   if (!source.ok()) return Fail(options, source.status());
   const auto checkpoint = OpenChosen(*source, options.open, options);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
+  const Status compared = CompareSigned(SignatureScope::kRead);
+  if (!compared.ok()) return Fail(options, compared);
   const auto wanted = WantedOf(options, **checkpoint);
   if (!wanted.ok()) {
     const int code = Fail(options, wanted.status());

@@ -37,7 +37,7 @@ int Put(const PutVerbOptions& options) {
   if (!options.abort.empty()) return AbortUploads(options);
   const auto run = [&]() -> Status {
     const std::string& file = options.files.front();
-    HAULWAY_ASSIGN(const auto source, OpenInput(file));
+    HAULWAY_ASSIGN(const auto source, OpenFileInput(file));
     FileSinkOptions target;
     if (options.no_clobber) target.existing = Existing::kRefuse;
     HAULWAY_ASSIGN(const auto sink, OpenOutput(options.out, target));

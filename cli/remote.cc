@@ -1,6 +1,7 @@
 // Options for access to URLs.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -53,8 +54,15 @@ CLI::Option* AddOverwrite(CLI::App& app) {
                       "too, which is refused otherwise");
 }
 
+Status CheckOutput(const std::string& out) {
+  if (out != "-" || ::isatty(STDOUT_FILENO) == 0) return Status();
+  return Status(Code::kInvalidArgument,
+                "standard output is a terminal: expected a file, or a pipe");
+}
+
 Result<std::unique_ptr<ByteSink>> OpenOutput(const std::string& out,
                                              FileSinkOptions file) {
+  HAULWAY_TRY(CheckOutput(out));
   if (Overwrites()) file.existing = Existing::kReplace;
   return OpenSink(out, {.file = file, .remote = Remote()});
 }

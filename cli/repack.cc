@@ -7,6 +7,7 @@
 #include "haulway/convert.h"
 #include "haulway/layout.h"
 #include "haulway/save.h"
+#include "open_output.h"
 #include "output.h"
 #include "progress.h"
 
@@ -24,6 +25,7 @@ int RepackFile(const RepackVerbOptions& options) {
   const std::string& file = options.files.front();
   const auto run = [&]() -> Status {
     HAULWAY_TRY(CheckEnding(options.out, Format::kTorch));
+    HAULWAY_TRY(CheckOutput(options.out));
     HAULWAY_ASSIGN(auto source, OpenInput(file));
     HAULWAY_ASSIGN(const auto checkpoint,
                    OpenCheckpoint(std::move(source), options.open));

@@ -9,6 +9,7 @@
 #include "field_options.h"
 #include "haulway/convert.h"
 #include "haulway/open.h"
+#include "open_output.h"
 #include "output.h"
 #include "progress.h"
 
@@ -54,6 +55,7 @@ void PrintText(const RepairVerbOptions& options, const RepairReport& report) {
 int RepairFile(const RepairVerbOptions& options) {
   bool is_whole = false;
   const auto run = [&]() -> Status {
+    HAULWAY_TRY(CheckOutput(options.out));
     RepairOptions repair = options.repair;
     if (!options.format.empty()) {
       HAULWAY_ASSIGN(repair.to, FormatToWriteByName(options.format));

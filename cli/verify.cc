@@ -1,3 +1,10 @@
+// Design: three kinds of verifying in one verb. Without a signature, each file
+// of a folder is verified by itself, by the checksums of its format; with a
+// manifest, the tensors of one checkpoint are compared with a list; with a
+// signature, a folder is one model, whose files are compared with what was
+// signed. What prints is apart from what compares, so that --json and text
+// cannot differ in what they found.
+
 #include "haulway/verify.h"
 
 #include <fmt/format.h>
@@ -14,8 +21,10 @@
 #include "haulway/compare.h"
 #include "haulway/folder.h"
 #include "haulway/open.h"
+#include "haulway/signing.h"
 #include "output.h"
 #include "progress.h"
+#include "signature.h"
 
 namespace haulway::cli {
 namespace {
@@ -23,6 +32,7 @@ namespace {
 struct VerifyVerbOptions : Options {
   bool quiet = false;
   std::string manifest;
+  SignatureOptions signature;
 };
 
 Result<std::optional<VerifyReport>> VerifyNamed(
@@ -149,6 +159,68 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
   return exit;
 }
 
+void PrintSigned(const VerifyVerbOptions& options,
+                 const SignatureReport& report, double seconds) {
+  if (options.quiet && report.ok) return;
+  fmt::print("{} {}: {}, {} compared in {:.3f} s ({:.2f} GB/s)\n",
+             report.ok ? "OK    " : "FAILED", Escape(report.file),
+             Counted(report.files, "file"),
+             Size(report.checked_bytes, options.bytes), seconds,
+             static_cast<double>(report.checked_bytes) / 1e9 /
+                 (seconds > 0 ? seconds : 1));
+  if (report.signature.has_value()) {
+    const SignatureFacts& facts = *report.signature;
+    fmt::print("       signed by {} {}{}{}{}{}\n", facts.kind,
+               Escape(facts.signer), facts.issuer.empty() ? "" : ", issuer ",
+               Escape(facts.issuer), facts.time.empty() ? "" : ", at ",
+               facts.time);
+  }
+  for (const std::string& note : report.notes) {
+    fmt::print("       note: {}\n", Escape(note));
+  }
+  std::vector<Finding> findings;
+  for (const SignatureFinding& one : report.findings) {
+    findings.push_back({one.code, one.message, std::nullopt});
+  }
+  PrintFindings(findings);
+}
+
+// Verifies a model with its signature.
+int VerifySigned(const VerifyVerbOptions& options) {
+  if (options.signature.signature.empty()) {
+    return FailSigned(options, Status(Code::kInvalidArgument,
+                                      "who must have signed was said, and no "
+                                      "signature: expected --signature"));
+  }
+  if (options.files.size() != 1 || !options.manifest.empty()) {
+    return FailSigned(options, Status(Code::kInvalidArgument,
+                                      "--signature is of one model: expected "
+                                      "one FILE, and no --manifest"));
+  }
+  const std::string& file = options.files.front();
+  VerifySignatureOptions verify;
+  verify.source = Sources();
+  verify.source.remote = Remote();
+  verify.source.signature = options.signature;
+  MakeAbsolute(&verify.source.signature.ignore_paths);
+  verify.open = options.open;
+  verify.threads = options.threads;
+  verify.progress = Progress(file, options.no_progress || options.quiet);
+  verify.cancel = &interrupted;
+  const auto start = std::chrono::steady_clock::now();
+  const auto report = VerifySignature(file, verify);
+  if (!report.ok()) return FailSigned(options, report.status());
+  if (options.json) {
+    Json().Value(report.value()).Print();
+  } else {
+    PrintSigned(
+        options, report.value(),
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+            .count());
+  }
+  return report.value().ok ? kDone : kFound;
+}
+
 // Returns the folder itself, as one checkpoint.
 Result<std::vector<std::string>> AsOne(std::string_view folder,
                                        const RemoteOptions&) {
@@ -157,6 +229,7 @@ Result<std::vector<std::string>> AsOne(std::string_view folder,
 
 Runner AddVerify(CLI::App& app) {
   const auto options = MakeOptions<VerifyVerbOptions>(app);
+  options->may_be_signed = false;  // Only --signature compares one.
   AddBytes(app, *options);
   app.add_flag("-q,--quiet", options->quiet, "Print only failures");
   app.add_option("--manifest", options->manifest,
@@ -168,7 +241,9 @@ Runner AddVerify(CLI::App& app) {
   AddProgress(app, *options);
   AddFiles(app, *options);
   AddNaming(app, *options);
+  AddSignature(app, &options->signature);
   return {options, [options] {
+            if (options->signature.wanted()) return VerifySigned(*options);
             const auto one = [&](const std::string& file, bool) {
               return VerifyOne(*options, file);
             };
@@ -186,7 +261,8 @@ extern const Verb kVerify = {
     "its files",
     "haulway verify checkpoints/ --lenient\n"
     "haulway verify model/pytorch_model.bin.index.json\n"
-    "haulway verify model.gguf --manifest model.sha256.json",
+    "haulway verify model.gguf --manifest model.sha256.json\n"
+    "haulway verify model/ --signature model/model.sig --public-key key.pub",
     AddVerify};
 
 }  // namespace haulway::cli
