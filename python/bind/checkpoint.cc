@@ -40,6 +40,7 @@
 #include "haulway/nearest.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
+#include "haulway/signing.h"
 #include "haulway/source.h"
 
 namespace nb = nanobind;
@@ -111,6 +112,9 @@ nb::object FactObject(const FactValue& value) {
         },
         *array);
     return list;
+  }
+  if (const auto* json = std::get_if<FactJson>(&value)) {
+    return nb::module_::import_("json").attr("loads")(json->text);
   }
   return nb::none();
 }
@@ -277,7 +281,9 @@ void BindCheckpoint(nb::module_& module) {
 
   const auto open_source = [](const nb::str& path, bool mapped, nb::dict remote,
                               bool write_through, std::string variant,
-                              const nb::str& base) {
+                              const nb::str& base,
+                              std::shared_ptr<SignedModel> signed_model,
+                              const std::string& way) {
     const std::string uri = PathBytes(path);
     SourceOptions options;
     options.write_through = write_through;
@@ -285,13 +291,16 @@ void BindCheckpoint(nb::module_& module) {
     options.remote = RemoteOptionsOf(std::move(remote));
     options.variant = std::move(variant);
     options.base = PathBytes(base);
+    options.signed_model = std::move(signed_model);
+    if (const auto io = FromWord<IoMode>(way)) options.io = *io;
     const auto open = [&] { return OpenSource(uri, options); };
     return std::const_pointer_cast<ByteSource>(
         uri.find("://") != uri.npos ? Minding(open) : Unwrap(WithoutGil(open)));
   };
   module.def("open_source", open_source, nb::arg("uri"), nb::arg("mapped"),
              nb::arg("remote") = nb::dict(), nb::arg("write_through") = false,
-             nb::arg("variant") = "", nb::arg("base") = "");
+             nb::arg("variant") = "", nb::arg("base") = "",
+             nb::arg("signed") = nb::none(), nb::arg("way") = "");
   module.def("list_sources", [](std::vector<std::shared_ptr<ByteSource>> list) {
     return std::const_pointer_cast<ByteSource>(
         Unwrap(ListSources({list.begin(), list.end()})));

@@ -9,11 +9,14 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -136,7 +139,13 @@ nb::object Entries(const dcp::Metadata& metadata) {
   }
   const auto place = [&](const dcp::StoredItem& item) -> nb::object {
     if (item.file == dcp::kNoFile) return nb::none();
-    return nb::make_tuple(files[item.file], item.offset, item.length);
+    if (item.transforms.empty()) {
+      return nb::make_tuple(files[item.file], item.offset, item.length);
+    }
+    return nb::make_tuple(files[item.file], item.offset, item.length,
+                          TupleOf(item.transforms.size(), [&](size_t i) {
+                            return Text(item.transforms[i]);
+                          }));
   };
   const auto chunk_of = [&](const dcp::Chunk& chunk) {
     return nb::make_tuple(Numbers(chunk.offsets), Numbers(chunk.sizes),
@@ -196,9 +205,28 @@ void BindDcp(nb::module_& module) {
       "entry is (name, place), or (name, dtype, shape, requires_grad, memory "
       "format, pin_memory, strides, chunks) with (offsets, sizes, place) of "
       "each chunk; "
-      "a place is (file, offset, length), or None for a chunk without "
+      "a place is (file, offset, length), with the descriptors of extensions "
+      "that transformed it if there are any, or None for a chunk without "
       "elements. storage_meta is (checkpoint_id, save_id, load_id, modules) or "
       "None.");
+  module.def(
+      "read_transformed",
+      [](std::shared_ptr<ByteSource> source, uint64_t offset, uint64_t length,
+         std::vector<std::string> transforms, nb::dict opening) {
+        const OpenOptions options = OpenOptionsOf(std::move(opening));
+        const std::vector<std::string_view> names(transforms.begin(),
+                                                  transforms.end());
+        const Buffer bytes = ReadFrom(*source, [&] {
+          return ReadTransformed(source, {0, offset, length, names},
+                                 options.limits);
+        });
+        return nb::bytes(reinterpret_cast<const char*>(bytes.bytes().data()),
+                         bytes.size());
+      },
+      nb::arg("source"), nb::arg("offset"), nb::arg("length"),
+      nb::arg("transforms"), nb::arg("opening") = nb::dict(),
+      "The bytes of an object that extensions transformed, as they were "
+      "before.");
   module.def(
       "dcp_chunks",
       [](const Checkpoint& checkpoint) {

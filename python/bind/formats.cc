@@ -80,6 +80,9 @@ void BindFormats(nb::module_& module) {
           "views", [](const FormatEntry& self) { return self.can.views; },
           "Whether tensors may share memory in them.")
       .def_prop_ro(
+          "no_data", [](const FormatEntry& self) { return self.can.no_data; },
+          "Whether tensors may lack data in them: torch's meta tensors.")
+      .def_prop_ro(
           "values", [](const FormatEntry& self) { return self.can.values; },
           "Whether metadata may be numbers, flags and lists.")
       .def("__repr__", [](const FormatEntry& self) {

@@ -37,6 +37,7 @@
 #include "bind/writing.h"
 #include "haulway/archive.h"
 #include "haulway/checkpoint.h"
+#include "haulway/dcp.h"
 #include "haulway/format.h"
 #include "haulway/layout.h"
 #include "haulway/machine.h"
@@ -353,6 +354,27 @@ class BytesLayout : public Layout {
   const Digesting digesting_;
 };
 
+// Writes items as zstd frames, and returns the (offset, length) of each.
+nb::list WriteFrames(nb::object target,
+                     std::span<const std::unique_ptr<const Layout>> items,
+                     const Engine& engine, nb::object progress) {
+  const Signals signals = SignalsOf(target);
+  auto sink = OpenSink(std::move(target), engine.file);
+  WriteOptions options = engine.write;
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  const auto write = [&](ByteSink& to) {
+    return WriteCompressed(items, to, options);
+  };
+  const std::vector<ByteRange> written =
+      RunWith(std::move(sink), told, signals, write);
+  nb::list ranges;
+  for (const ByteRange& range : written) {
+    ranges.append(nb::make_tuple(range.offset, range.length));
+  }
+  return ranges;
+}
+
 }  // namespace
 
 void BindItems(nb::module_& module) {
@@ -400,11 +422,11 @@ void BindItems(nb::module_& module) {
 
   // Writes items back to back as one file. An item is bytes, written unchanged,
   // or a list of records as for write_archive(). Returns the (offset, length)
-  // of each item, and statistics.
+  // of each item. If `compressed`, each item becomes one zstd frame.
   module.def(
       "write_items",
       [](nb::object target, nb::list list, nb::dict writing,
-         nb::object progress) {
+         nb::object progress, bool compressed) {
         std::vector<Records> records;
         std::vector<Borrowed> borrowed;
         std::vector<std::unique_ptr<const Layout>> items;
@@ -423,6 +445,10 @@ void BindItems(nb::module_& module) {
                 options.compute_crc32 ? Digesting::kCrc32 : Digesting::kNone));
           }
         }
+        if (compressed) {
+          return WriteFrames(std::move(target), items, engine,
+                             std::move(progress));
+        }
         nb::list ranges;
         uint64_t end = 0;
         for (const auto& item : items) {
@@ -430,12 +456,11 @@ void BindItems(nb::module_& module) {
           end += item->size();
         }
         const auto layout = JoinLayouts(std::move(items));
-        nb::dict stats =
-            WriteFile(std::move(target), *layout, engine, std::move(progress));
-        return nb::make_tuple(ranges, stats);
+        WriteFile(std::move(target), *layout, engine, std::move(progress));
+        return ranges;
       },
       nb::arg("target"), nb::arg("items"), nb::arg("writing"),
-      nb::arg("progress").none());
+      nb::arg("progress").none(), nb::arg("compressed") = false);
 }
 
 }  // namespace haulway::python

@@ -122,6 +122,15 @@ RemoteOptions EnvironmentOptions() {
 
 OpenOptions OpenOptionsOf(nb::dict named) {
   OpenOptions options;
+  // A call's dtype, which is no option of opening.
+  constexpr const char* kDType = "dequantized_dtype";
+  if (named.contains(kDType)) {
+    if (!named[kDType].is_none()) {
+      options.dequantized_dtype =
+          DTypeFromName(nb::cast<std::string>(named[kDType]));
+    }
+    nb::del(named[kDType]);
+  }
   SetFields(std::move(named), &options);
   return options;
 }

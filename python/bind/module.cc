@@ -25,12 +25,16 @@ NB_MODULE(_haulway_of_main, module) {
   haulway::python::BindOptions(module);
   haulway::python::BindDcp(module);
   haulway::python::BindDelta(module);
+  haulway::python::BindDeltaApply(module);
+  haulway::python::BindSigning(module);
   haulway::python::BindCheckpoint(module);
   haulway::python::BindRemote(module);
+  haulway::python::BindRuns(module);
   haulway::python::BindSelect(module);
   haulway::python::BindTensors(module);
   haulway::python::BindLoading(module);
   haulway::python::BindVerify(module);
+  haulway::python::BindVersionPublisher(module);
   haulway::python::BindFolder(module);
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);

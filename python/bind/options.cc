@@ -18,11 +18,15 @@
 #include "base/fields.h"
 #include "bind/bindings.h"
 #include "haulway/archive.h"
+#include "haulway/compare.h"
 #include "haulway/convert.h"
+#include "haulway/delta.h"
 #include "haulway/layout.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
+#include "haulway/runs.h"
 #include "haulway/save.h"
+#include "haulway/signing.h"
 #include "haulway/sink.h"
 #include "haulway/tensorizer.h"
 #include "haulway/verify.h"
@@ -64,6 +68,10 @@ Kind KindOf(std::chrono::milliseconds value, const Option&) {
 }
 Kind KindOf(const std::string&, const Option& option) {
   return {option.spelling == Spelling::kPath ? "path" : "text"};
+}
+Kind KindOf(const std::vector<std::string>&, const Option& option) {
+  if (option.spelling != Spelling::kPath) return {};
+  return {"paths", nb::tuple()};
 }
 Kind KindOf(const std::vector<HttpHeader>&, const Option&) {
   return {"headers"};
@@ -148,6 +156,7 @@ void BindOptions(nb::module_& module) {
     tables["OpenOptions"] = RowsOf<OpenOptions>();
     tables["RemoteOptions"] = RowsOf<RemoteOptions>();
     tables["SourceOptions"] = RowsOf<SourceOptions>();
+    tables["SignatureOptions"] = RowsOf<SignatureOptions>();
     tables["LoadOptions"] = RowsOf<LoadOptions>();
     tables["ArchiveWriterOptions"] = RowsOf<ArchiveWriterOptions>();
     tables["FileSinkOptions"] = RowsOf<FileSinkOptions>();
@@ -164,14 +173,25 @@ void BindOptions(nb::module_& module) {
   module.def("report_rows", [] {
     nb::dict verbs;
     verbs["verify"] = ReportRows<VerifyReport>();
+    verbs["verify --signature"] = ReportRows<SignatureReport>();
+    verbs["sign"] = ReportRows<SignReport>();
     verbs["scan"] = ReportRows<ScanReport>();
     verbs["load"] = ReportRows<LoadStats>();
     verbs["convert"] = ReportRows<ConvertReport>();
     verbs["diff"] = ReportRows<DiffReport>();
     verbs["repair"] = ReportRows<RepairReport>();
     verbs["edit"] = ReportRows<EditReport>();
+    verbs["repack"] = ReportRows<WriteStats>();
+    verbs["encrypt"] = ReportRows<WriteStats>();
+    verbs["decrypt"] = ReportRows<WriteStats>();
     verbs["get"] = ReportRows<DownloadStats>();
     verbs["put"] = ReportRows<WriteStats>();
+    verbs["ls --stats"] = ReportRows<TensorStats>();
+    verbs["delta ls"] = ReportRows<WeightVersion>();
+    verbs["latest"] = ReportRows<LatestReport>();
+    verbs["prune"] = ReportRows<PruneRunReport>();
+    verbs["delta verify"] = ReportRows<VersionsReport>();
+    verbs["delta write"] = ReportRows<WeightVersion>();
     return verbs;
   });
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/loading.h"
@@ -34,8 +35,8 @@ S3Options S3OptionsOf(nb::dict named) {
 }
 
 // Makes the files of a set visible. `old`, a function or None, returns the
-// paths of other files that go then.
-void CommitSet(FileSet& set, nb::object old) {
+// paths of other files that go then, or first.
+void CommitSet(FileSet& set, nb::object old, bool old_first) {
   std::optional<nb::python_error> raised;
   const auto listed = [&]() -> Result<std::vector<std::string>> {
     const GilHeld gil;
@@ -53,8 +54,9 @@ void CommitSet(FileSet& set, nb::object old) {
     }
   };
   const bool has_old = !old.is_none();
+  const auto go = old_first ? FileSet::OldGo::kFirst : FileSet::OldGo::kLast;
   Minding([&]() -> Result<bool> {
-    Status status = has_old ? set.Commit(listed) : set.Commit();
+    Status status = has_old ? set.Commit(listed, go) : set.Commit();
     if (!status.ok() && !raised.has_value()) return status;
     return true;
   });
@@ -187,7 +189,25 @@ void BindRemote(nb::module_& module) {
              new (self) FileSet(
                  FromWord<Durability>(durability).value_or(Durability::kFull));
            })
-      .def("commit", &CommitSet, nb::arg("old").none());
+      .def("add_written",
+           [](FileSet& set, const nb::str& path, const nb::str& temporary) {
+             Check(set.AddWritten(PathBytes(path), PathBytes(temporary)));
+           })
+      // Returns the names that the files have until they are committed.
+      .def("prepare",
+           [](FileSet& set) {
+             Minding([&]() -> Result<bool> {
+               HAULWAY_TRY(set.Prepare());
+               return true;
+             });
+             nb::list names;
+             for (const std::string& name : set.TemporaryNames()) {
+               names.append(PathText(name));
+             }
+             return names;
+           })
+      .def("commit", &CommitSet, nb::arg("old").none(),
+           nb::arg("old_first") = false);
   // Returns `target`, a path or a Target, as a target in a set.
   module.def("file_of_set",
              [](std::shared_ptr<FileSet> set, nb::object target) {
@@ -195,6 +215,9 @@ void BindRemote(nb::module_& module) {
              });
   module.attr("UNFINISHED_INDEX") =
       nb::bytes(kUnfinishedIndex.data(), kUnfinishedIndex.size());
+  // How the name of a file begins that is there while a set without an index
+  // becomes visible.
+  module.attr("OPEN_SET") = "." + std::string(kOpenSet) + ".";
   module.def("read_many", &ReadMany);
   module.def("source_stats", &StatsOf);
   module.def("open_s3_source",

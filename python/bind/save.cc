@@ -36,6 +36,7 @@
 #include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
+#include "bind/dense_tensors.h"
 #include "bind/records.h"
 #include "bind/writing.h"
 #include "haulway/archive.h"
@@ -93,47 +94,6 @@ std::string_view TypeName(std::string_view name) {
   }
   return {};
 }
-
-// Dense tensors from Python and the objects that keep them alive: tuples (name,
-// dtype, shape, bytes). For many tensors pass an iterator, not a list: with
-// 100,000 tuples alive, Python's collector visits every object about a dozen
-// times.
-struct DenseTensors {
-  explicit DenseTensors(nb::iterable rows) {
-    for (nb::handle item : rows) {
-      const nb::tuple parts = nb::cast<nb::tuple>(item);
-      const auto dtype_name = nb::cast<std::string>(parts[1]);
-      const std::optional<DType> dtype = DTypeFromName(dtype_name);
-      if (!dtype.has_value()) {
-        Raise(Status(Code::kInvalidArgument, "no dtype " + dtype_name));
-      }
-      TensorToWrite& tensor = tensors.tensors.emplace_back();
-      tensor.name = Utf8Of(parts[0]);
-      tensor.dtype = *dtype;
-      for (nb::handle size : nb::cast<nb::tuple>(parts[2])) {
-        tensor.shape.push_back(nb::cast<int64_t>(size));
-      }
-      const auto bytes = borrowed.emplace_back(parts[3]).bytes();
-      tensor.bytes = {.length = bytes.size(), .bytes = bytes.data()};
-    }
-  }
-
-  // Adds metadata: None, or a dict from key to text or to a tuple for FactOf().
-  void Note(nb::object metadata) {
-    if (metadata.is_none()) return;
-    auto& noted = tensors.metadata.emplace();
-    for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
-      if (nb::isinstance<nb::tuple>(value)) {
-        tensors.values.push_back(FactOf(key, value));
-      } else {
-        noted.emplace_back(Utf8Of(key), Utf8Of(value));
-      }
-    }
-  }
-
-  std::vector<Borrowed> borrowed;
-  TensorsToWrite tensors;
-};
 
 // A sink that writes to the caller's memory.
 class SpanSink : public ByteSink {

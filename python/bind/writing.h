@@ -22,6 +22,7 @@
 #include "haulway/index.h"
 #include "haulway/layout.h"
 #include "haulway/open.h"
+#include "haulway/runs.h"
 #include "haulway/sink.h"
 
 namespace haulway::python {
@@ -82,6 +83,16 @@ struct SetFile {
   nanobind::object target;
 };
 
+// A StepFile is a file of a step of a training run.
+struct StepFile {
+  nanobind::object step;  // Its NewStep.
+  std::string name;
+
+  Result<std::unique_ptr<ByteSink>> Open(const FileSinkOptions& file) const {
+    return nanobind::cast<NewStep&>(step).OpenFile(name, file);
+  }
+};
+
 // Returns the path or URL that is written to; nullopt for a function.
 inline std::optional<std::string> TargetName(nanobind::handle target) {
   if (nanobind::isinstance<SetFile>(target)) {
@@ -92,6 +103,10 @@ inline std::optional<std::string> TargetName(nanobind::handle target) {
   }
   if (nanobind::isinstance<Target>(target)) {
     return nanobind::cast<const Target&>(target).uri;
+  }
+  if (nanobind::isinstance<StepFile>(target)) {
+    const auto& one = nanobind::cast<const StepFile&>(target);
+    return nanobind::cast<const NewStep&>(one.step).folder() + '/' + one.name;
   }
   return std::nullopt;
 }
@@ -137,6 +152,9 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
   if (nanobind::isinstance<Target>(target)) {
     const auto& url = nanobind::cast<const Target&>(target);
     return Minding([&] { return url.Open(file); });
+  }
+  if (nanobind::isinstance<StepFile>(target)) {
+    return Unwrap(nanobind::cast<const StepFile&>(target).Open(file));
   }
   return MakeFunctionSink(
       [target = std::move(target)](
