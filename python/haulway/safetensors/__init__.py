@@ -8,7 +8,7 @@ For programs that import the package by its own name:
     import haulway.safetensors
     haulway.safetensors.install()
 
-Names, arguments, results and messages are those of release 0.8.0. Files are
+Names, arguments, results and messages are those of release 0.9.0rc1. Files are
 byte-identical wherever the package's own files do not differ from run to run;
 docs/safetensors.md lists the improvements.
 
@@ -21,18 +21,22 @@ from .._importing import imported
 # Maps modules to their public names; a module is imported on first use.
 _NAMES = {
     "_errors": ("SafetensorError",),
-    "_file": ("_safe_open_handle", "safe_open"),
+    "_file": ("PySafeSlice", "_safe_open_handle", "safe_open"),
     "_install": ("install", "installed", "uninstall"),
+    "_prefetch": ("PrefetchLoader", "TensorMeta"),
     "_serialize": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = frozenset({"numpy", "torch"})
 
 # The version of the safetensors package whose API this is; programs check it.
-__version__ = "0.8.0"
+__version__ = "0.9.0-rc.1"
 
 __all__ = [
+    "PrefetchLoader",
+    "PySafeSlice",
     "SafetensorError",
+    "TensorMeta",
     "TensorSpec",
     "__version__",
     "deserialize",

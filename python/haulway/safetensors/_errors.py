@@ -29,6 +29,12 @@ def as_ours(error, message):
     return SafetensorError(message, error.code, error.byte, error.errno or 0)
 
 
+def not_text(value):
+    """Returns the package's TypeError for what should be a str."""
+    found = "'None'" if value is None else f"'{type(value).__name__}' object"
+    return TypeError(f"{found} is not an instance of 'str'")
+
+
 class DeviceError(SafetensorError, RuntimeError):
     """A device that cannot be used; a RuntimeError, as in the package."""
 

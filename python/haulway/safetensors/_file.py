@@ -21,10 +21,11 @@ from .._making.assemble import maker
 from .._making.numpy_maker import NumpyMaker
 from .._reading.call import Reading
 from .._reading.select import part_of
-from .._reading.source import open_source
+from .._reading.signed import asked_by_config
+from .._reading.source import folder_of, open_as_configured
 from .._threads import once
 from . import _dtypes, _index, _plan
-from ._errors import SafetensorError, as_ours, raising
+from ._errors import SafetensorError, as_ours, not_text, raising
 from ._header import (
     check_tensor,
     check_tensors,
@@ -32,6 +33,7 @@ from ._header import (
     parsed_header,
     refusal_of,
 )
+from ._made_here import OnlyMadeHere
 
 # Ways to read; with "mmap", torch tensors are views of the file.
 _BACKENDS = ("mmap", "pread", "auto", "direct", "uring", "snapshot")
@@ -122,9 +124,39 @@ class safe_open:  # noqa: N801 - the package's name.
         bytes that it needs.
         """
         file = self._open()
-        return _Slice(file, *file.find(name))
+        return PySafeSlice._of(file, *file.find(name))
 
-    def prefetch(self, plan=None):
+    def get_tensor_meta(self, name):
+        """Returns what the header says of the tensor `name`, a TensorMeta, and
+        reads no data."""
+        file = self._open()
+        return file.meta(*file.find(name))
+
+    def prefetch(self, plan=None, *, device=None, threads=8):
+        """Starts reading tensors in the background, and returns a
+        PrefetchLoader, which hands each out once.
+
+        plan: a dict of names and what to read of each: None for the whole
+            tensor, or a slice of its first dimension with the step 1. By
+            default all tensors. Parts that are not in the plan are not read.
+        device: where the tensors are put; by default this file's device. The
+            package takes CUDA devices only. So does this method after
+            install(); otherwise it reads to the CPU too.
+        threads: how many threads read at most.
+
+        Only for framework="pt". Raises SafetensorError for a plan that does not
+        fit the file, TypeError for one that is no dict.
+        """
+        if plan is not None and not isinstance(plan, dict):
+            raise TypeError(
+                f"'{type(plan).__name__}' object is not an instance of 'dict'"
+            )
+        if device is not None:
+            device = _device(device)
+        threads = _prefetch().thread_count(threads)
+        return self._open().prefetch(plan, device, threads)
+
+    def read_ahead(self, plan=None):
         """Reads tensors ahead of time, in one merged, parallel pass.
 
         plan: names, or a dict of a name and an index, or a list of several;
@@ -136,7 +168,7 @@ class safe_open:  # noqa: N801 - the package's name.
         get_slice(); an index that get_slice() refuses raises SafetensorError. A
         second plan adds to the first; close the file to free both.
         """
-        self._open().prefetch(plan)
+        self._open().read_ahead(plan)
 
     def __enter__(self):
         return self
@@ -163,13 +195,20 @@ class _safe_open_handle(safe_open):  # noqa: N801
         super().__init__(f.name, framework, device, backend=backend)
 
 
-class _Slice:
-    """A tensor in a file; indexing it reads what the index selects."""
+class PySafeSlice(OnlyMadeHere):
+    """A tensor in a file; indexing it reads what the index selects.
+
+    Any number of threads may use one at once. get_shape() and get_dtype() raise
+    nothing, an index SafetensorError for what it cannot select.
+    """
 
     __slots__ = ("_file", "_row", "_info", "_name")
 
-    def __init__(self, file, name, row, info):
-        self._file, self._name, self._row, self._info = file, name, row, info
+    @classmethod
+    def _of(cls, file, name, row, info):
+        made = object.__new__(cls)
+        made._file, made._name, made._row, made._info = file, name, row, info
+        return made
 
     def get_shape(self):
         """Returns the shape of the whole tensor as a list."""
@@ -204,7 +243,9 @@ class _File:
         self.is_mapped = self._is_torch and backend == "mmap" and is_local
         self.core = _open(path)
         self._numeric = imported("torch" if self._is_torch else "numpy")
-        self._way = "auto" if backend == "mmap" else backend
+        # Files that are compared with a signature are in memory.
+        in_memory = backend not in ("mmap", "pread", "auto") and asked_by_config()
+        self._way = "auto" if backend == "mmap" or in_memory else backend
         if self._is_torch:
             with importing:
                 from .._torch.factory import from_dlpack
@@ -247,10 +288,7 @@ class _File:
     def find(self, name):
         """Returns (name, row, TensorInfo) of a tensor."""
         if not isinstance(name, str):
-            raise TypeError(
-                f"argument 'name': '{type(name).__name__}' object is not an "
-                "instance of 'str'"
-            )
+            raise not_text(name)
         row = self.core.find(name)
         if row is None:
             raise SafetensorError(f"File does not contain tensor {name}")
@@ -433,7 +471,40 @@ class _File:
 
     # Plans
 
-    def prefetch(self, plan):
+    def meta(self, name, _row, info):
+        entry = self.header()[name]
+        offsets = entry[2] if isinstance(entry, list) else entry["data_offsets"]
+        return _prefetch().TensorMeta._of(
+            _dtypes.in_files(info.dtype),
+            header_shape(name, info, self.header), tuple(offsets),
+        )
+
+    def prefetch(self, plan, device, threads):
+        if not self._is_torch:
+            raise SafetensorError(
+                'prefetch is only compatible with framework="pt"'
+            )
+        if device is None:
+            device = self.device
+        prefetch = _prefetch()
+        prefetch.check_device(device, is_cpu_taken=not _is_installed())
+        parts = prefetch.planned(self, plan)
+        prefetch.check_runtime(device)
+        return prefetch.started(self, parts, device, threads)
+
+    def bring(self, parts):
+        """Reads Parts of a plan in one pass; returns tensors by name."""
+        wholes = [(part.name, part.info) for part in parts if part.rows is None]
+        slices = [
+            (part.name, part_of(part.row, part.info, slice(*part.rows)))
+            for part in parts if part.rows is not None
+        ]
+        whole, rest = self._brought(wholes, [part for _, part in slices])
+        return dict(whole) | {
+            name: tensor for (name, _), tensor in zip(slices, rest)
+        }
+
+    def read_ahead(self, plan):
         if plan is None:
             plan = self.core.names()
         wanted = {}
@@ -444,28 +515,38 @@ class _File:
                 wanted[name, key] = (row, info)
         wholes, parts = [], []
         for (name, key), (row, info) in wanted.items():
-            self._check(name, info)
             if key == ():
                 wholes.append((name, info))
             else:
+                self._check(name, info)
                 part = part_of(row, info, _plan.as_index(key))
-                parts.append((name, key, part))
-        brought = {}
+                parts.append(((name, key), part))
+        whole, rest = self._brought(wholes, [part for _, part in parts])
+        self._planned |= {(name, ()): tensor for name, tensor in whole}
+        self._planned |= {
+            key: tensor for (key, _), tensor in zip(parts, rest)
+        }
+
+    def _brought(self, wholes, parts):
+        """Reads whole tensors, pairs of a name and a TensorInfo, and Parts of
+        _reading.select. Returns pairs of a name and a tensor, and tensors."""
+        for name, info in wholes:
+            self._check(name, info)
         with raising("Could not read tensors from file", self.device):
             rows = sorted({info.storage for _, info in wholes})
             storages = self._make.storages(self.core, rows, self._reading)
-            for name, info in wholes:
-                brought[name, ()] = self._finished(
-                    self._make.tensor(storages[info.storage], info)
-                )
+            whole = [
+                (name, self._finished(
+                    self._make.tensor(storages[info.storage], info)))
+                for name, info in wholes
+            ]
             memories = self._reading.tensors(
-                self.core, [part.request for _, _, part in parts]
-            )
-            for (name, key, part), memory in zip(parts, memories):
-                brought[name, key] = self._finished(
-                    self._moved(memory, part.info)
-                )
-        self._planned.update(brought)
+                self.core, [part.request for part in parts]
+            ) if parts else []
+            return whole, [
+                self._finished(self._moved(memory, part.info))
+                for part, memory in zip(parts, memories)
+            ]
 
     def _key(self, name, info, index):
         """Returns a key that is equal for equivalent indices of a tensor."""
@@ -498,13 +579,24 @@ class _File:
         return make(tensor)
 
 
+def _prefetch():
+    return imported(f"{__package__}._prefetch")
+
+
+def _is_installed():
+    install = sys.modules.get(f"{__package__}._install")
+    return install is not None and install.installed()
+
+
 def _open(path):
     """Opens a file as a Checkpoint, mapped."""
     is_local = "://" not in path
     if is_local and "\0" in path:
         raise _missing(path)
+    if folder_of(path) is not None:
+        raise OSError("No such device (os error 19)")
     try:
-        source = open_source(path, True)
+        source = open_as_configured(path, True)
     except Error as error:
         if is_local:
             _check_path(path)
@@ -528,8 +620,6 @@ def _check_path(path):
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError:
         raise _missing(path) from None
-    if os.path.isdir(path):
-        raise OSError("No such device (os error 19)")
 
 
 def _missing(path):
@@ -538,10 +628,7 @@ def _missing(path):
 
 def _framework(framework):
     if not isinstance(framework, str):
-        raise TypeError(
-            f"argument 'framework': '{type(framework).__name__}' object is "
-            "not an instance of 'str'"
-        )
+        raise not_text(framework)
     if framework not in _FRAMEWORKS:
         raise SafetensorError(f"framework {framework} is invalid")
     return _FRAMEWORKS[framework]
@@ -549,10 +636,7 @@ def _framework(framework):
 
 def _backend(backend):
     if not isinstance(backend, str):
-        raise TypeError(
-            f"argument 'backend': '{type(backend).__name__}' object is not an "
-            "instance of 'str'"
-        )
+        raise not_text(backend)
     if backend not in _BACKENDS:
         raise SafetensorError(
             f"backend {_dtypes.quoted(backend)} is invalid (expected one of: \"mmap\", "

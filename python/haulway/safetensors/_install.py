@@ -21,8 +21,9 @@ from .._exchange import Exchange
 _OURS = "haulway.safetensors"
 _THEIRS = "safetensors"
 _OF_THE_PACKAGE = (
-    "SafetensorError", "TensorSpec", "_safe_open_handle", "deserialize",
-    "safe_open", "serialize", "serialize_file",
+    "PrefetchLoader", "PySafeSlice", "SafetensorError", "TensorMeta",
+    "TensorSpec", "_safe_open_handle", "deserialize", "safe_open", "serialize",
+    "serialize_file",
 )
 # The package's own extension, which has the package's names.
 _EXTENSION = "._safetensors_rust"

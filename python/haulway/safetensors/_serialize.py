@@ -8,10 +8,11 @@ import operator
 import os
 
 from .. import _haulway
-from .._config import given
+from .._config import for_saving
 from .._errors import Error
+from .._reading.signed import refuse_unsigned
 from ._dtypes import BITS, ORDER, PACKED, in_files, of_program
-from ._errors import SafetensorError, as_ours, written
+from ._errors import SafetensorError, as_ours, not_text, written
 from ._header import header_shape, parsed_header, refusal_of
 
 
@@ -42,10 +43,7 @@ class TensorSpec:
 
     def __init__(self, *, dtype, shape, data_ptr, data_len):
         if not isinstance(dtype, str):
-            raise TypeError(
-                f"argument 'dtype': '{type(dtype).__name__}' object is not an "
-                "instance of 'str'"
-            )
+            raise not_text(dtype)
         self._dtype = of_program(dtype)
         self._shape = [_unsigned(size) for size in shape]
         if self._dtype == "F4" and self._shape:
@@ -105,8 +103,7 @@ def serialize_file(tensor_dict, filename, metadata=None):
     try:
         _haulway.write_tensors(
             path, "safetensors", rows, with_metadata,
-            {name: given("save", name, None)
-             for name in ("durability", "threads")}, None, replaces_link=True,
+            for_saving("safetensors"), None, replaces_link=True,
         )
     except Error as error:
         raise written(error, path) from error
@@ -134,6 +131,7 @@ def deserialize(bytes):
 
 def open_bytes(data):
     """Opens the bytes of a file as a Checkpoint."""
+    refuse_unsigned("bytes in memory")
     source = _haulway.bytes_source(data, "memory")
     try:
         return _haulway.open_safetensors(source)
@@ -150,15 +148,12 @@ def _rows(tensor_dict):
         for value in given_as.values():
             if not isinstance(value, kind):
                 raise TypeError(
-                    f"argument 'tensor_dict': '{type(value).__name__}' object "
-                    f"is not an instance of '{kind.__name__}'"
+                    f"'{type(value).__name__}' object is not an instance of "
+                    f"'{kind.__name__}'"
                 )
     for name in tensor_dict:
         if not isinstance(name, str):
-            found = "'None'" if name is None else f"'{type(name).__name__}' object"
-            raise TypeError(
-                f"argument 'tensor_dict': {found} is not an instance of 'str'"
-            )
+            raise not_text(name)
     rows = []
     ordered = sorted(
         tensor_dict.items(),
@@ -202,13 +197,9 @@ def _text(metadata):
         return None
     if not isinstance(metadata, dict):
         raise TypeError(
-            f"argument 'metadata': '{type(metadata).__name__}' object is not "
-            "an instance of 'dict'"
+            f"'{type(metadata).__name__}' object is not an instance of 'dict'"
         )
     for text in (*metadata, *metadata.values()):
         if not isinstance(text, str):
-            raise TypeError(
-                f"argument 'metadata': '{type(text).__name__}' object is not "
-                "an instance of 'str'"
-            )
+            raise not_text(text)
     return metadata
