@@ -3,7 +3,8 @@
 How: vLLM's DefaultModelLoader finds the files of a model, filters weights that
 this rank does not need, and reports missing weights; only the reading is
 Haulway's. Files are searched as for vLLM's format "hf": safetensors before .bin
-before .pt.
+before .pt. A folder that holds a version of weights which is a delta is opened
+as a whole, with its base.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from ._options import READING
 from ._reading.call import Reading
 from ._reading.iterate import tensors
 from ._reading.select import choose
+from ._reading.source import is_delta
 
 # Keys of --model-loader-extra-config that are reading options, by their option
 # name. The other keys are handled below.
 _KEYS = {"threads": "threads", "io": "io", "memory_limit": "memory_budget",
-         "verify": "verify"}
+         "verify": "verify", "base": "base"}
+_INDEX = "model.safetensors.index.json"
 _OTHERS = ("device_direct", "enable_weights_track", "uri")
 
 
@@ -35,9 +38,10 @@ class HaulwayModelLoader(DefaultModelLoader):
     """Reads the weights of a model, one tensor after another.
 
     Keys of model_loader_extra_config: threads, io, memory_limit (bytes that
-    are read ahead) and verify as in docs/loading.md, device_direct (tensors
-    come on the current GPU), uri (where the weights are, if the model's folder
-    has none), and vLLM's enable_weights_track.
+    are read ahead) and verify as in docs/loading.md, base (the checkpoint on
+    which the first version of weights builds), device_direct (tensors come on
+    the current GPU), uri (where the weights are, if the model's folder has
+    none), and vLLM's enable_weights_track.
 
     Every tensor has memory of its own, which lives as long as the tensor.
     """
@@ -67,6 +71,9 @@ class HaulwayModelLoader(DefaultModelLoader):
                          fall_back_to_pt, allow_patterns_overrides):
         """Returns (folder, file names, whether they are safetensors, index
         file)."""
+        folder = os.path.join(model_name_or_path, subfolder or "")
+        if _is_version(folder):
+            return folder, [folder], False, ""
         ours = self.load_config
         self.load_config = _changed(ours, load_format="hf")
         try:
@@ -149,6 +156,15 @@ class HaulwayModelLoader(DefaultModelLoader):
                 if not should_skip_weight(one.name, self.local_expert_ids)
             ]
             yield from tensors(core, chosen, make, reading)
+
+
+def _is_version(folder):
+    """Returns whether a local folder holds a version that is a delta."""
+    try:
+        with open(os.path.join(folder, _INDEX), "rb") as file:
+            return is_delta(file.read())
+    except OSError:
+        return False
 
 
 def _checked(load_format, extra):

@@ -1,4 +1,6 @@
-"""vLLM's weights, by Haulway: `vllm serve MODEL --load-format haulway`.
+"""vLLM's weights, by Haulway: `vllm serve MODEL --load-format haulway`, and the
+weight transfer engine "haulway", which loads versions of weights into a model
+that is served.
 
 vLLM finds register() by its entry point, where the package is installed.
 
@@ -20,7 +22,8 @@ _registered = []  # vLLM's registration function that was called; at most one.
 
 
 def register():
-    """Registers the load format "haulway" with vLLM, once in a process.
+    """Registers the load format and the weight transfer engine "haulway" with
+    vLLM, once in a process.
 
     With the variable HAULWAY_VLLM_TAKE_OVER=1 also "runai_streamer", the name
     that vLLM gives models at s3:// and the like; vLLM then warns that its own
@@ -38,6 +41,11 @@ def register():
         from ._vllm_loader import HaulwayModelLoader
 
     register_loader("haulway")(HaulwayModelLoader)
+    import_host(
+        "vllm.distributed.weight_transfer.factory", "haulway.vllm", "vllm", "0.33.0"
+    ).WeightTransferEngineFactory.register_engine(
+        "haulway", "haulway._vllm_weights", "HaulwayWeightTransferEngine"
+    )
     if os.environ.get(_TAKE_OVER) == "1":
         register_loader("runai_streamer")(HaulwayModelLoader)
     _registered[:] = [register_loader]
