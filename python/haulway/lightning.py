@@ -19,17 +19,20 @@ import sys
 from . import _haulway
 from ._describing import described, shown
 from ._errors import ArgumentTypeError, UnsafeError
-from ._host import import_host
+from ._host import import_host, subclass_of
 from ._importing import imported, importing
 from ._options import REMOTE, WRITING
 from ._reading.remote import target_of
+from ._reading.signed import refuse_unsigned
 from ._reading.source import are_files, open_source, path_of
 
-__all__ = ["HaulwayCheckpointIO"]
+__all__ = ["HaulwayCheckpoint", "HaulwayCheckpointIO"]
 
 _log = logging.getLogger("haulway")
 _PREFIX = "haulway://"
 # Modules that define a CheckpointIO; both may be installed.
+_CKPT = "model.ckpt"
+_CALLBACKS = ("pytorch_lightning.callbacks", "lightning.pytorch.callbacks")
 _HOMES = ("lightning.fabric.plugins.io.checkpoint_io",
           "lightning_fabric.plugins.io.checkpoint_io")
 
@@ -70,7 +73,7 @@ class HaulwayCheckpointIO:
         haulway.Error.
         """
         with importing:
-            from ._config import given
+            from ._config import for_saving
             from ._writing import save as _save
 
         if storage_options is not None and not isinstance(storage_options, dict):
@@ -80,11 +83,6 @@ class HaulwayCheckpointIO:
                 "kInvalidArgument",
             )
         options = {**self._options, **_checked(storage_options or {})}
-        saving = {
-            name: given("save", name, options.get(name))
-            for name in ("durability", "storage_alignment", "compute_crc32",
-                         "threads")
-        }
         path = _place(path)
         remote = self._remote(options)
         if are_files(path):
@@ -97,11 +95,11 @@ class HaulwayCheckpointIO:
             _haulway.upload(
                 open_source(_bytes_of(checkpoint)),
                 _haulway.Target(path, remote),
-                {name: saving[name] for name in ("durability", "threads")},
-                None,
+                for_saving("", options), None,
             )
         else:
-            _save.write(pickled, path, saving, target=target)
+            _save.write(pickled, path, for_saving("torch", options),
+                        target=target)
 
     def load_checkpoint(self, path, map_location="cpu", weights_only=None):
         """The dict that was saved, from a path or URL.
@@ -126,6 +124,7 @@ class HaulwayCheckpointIO:
             if weights_only is not False:
                 raise
             _log.debug("checkpoint %s: loaded by torch: %s", path, error)
+        refuse_unsigned("a file whose code torch.load runs")
         if are_files(path):
             return torch.load(path, map_location, weights_only=False)
         with importing:
@@ -164,6 +163,104 @@ class HaulwayCheckpointIO:
         return Reading("HaulwayCheckpointIO", told, REMOTE).remote
 
 
+class HaulwayCheckpoint:
+    """A Callback of the Trainer that saves through haulway.Checkpoints.
+
+        saving = HaulwayCheckpoint("run", keep=3, every_n_train_steps=1000)
+        latest = saving.run.latest()
+        trainer = Trainer(callbacks=[saving], enable_checkpointing=False)
+        trainer.fit(model, ckpt_path=latest and latest.path)
+
+    dir: the folder of the run, or an s3:// name.
+    keep: how many checkpoints stay; 0: all.
+    every_n_train_steps: the steps from one checkpoint to the next; None saves
+        at the end of the training only.
+    options: durability, verify, and those for reaching URLs, of
+        haulway.Checkpoints.
+
+    A step holds the Trainer's own checkpoint, with optimizers, loops and
+    callbacks, as `model.ckpt`. While this callback is used, the Trainer also
+    loads the folder of a step. `run` is the Checkpoints. Threads: that of the
+    Trainer. Raises InvalidArgumentError for a wrong argument.
+    """
+
+    def __new__(cls, *arguments, **options):
+        for name in _CALLBACKS:
+            if name.partition(".")[0] in sys.modules:
+                break
+        base = import_host(name, "haulway.lightning", "lightning", "2.6.6")
+        return object.__new__(subclass_of(cls, base.Callback))
+
+    def __init__(self, dir, keep=3, every_n_train_steps=None, **options):
+        with importing:
+            from ._writing.runs import Checkpoints
+
+        self.run = Checkpoints(dir, keep=keep, every=every_n_train_steps,
+                               **options)
+        self._every = every_n_train_steps
+        self._saved = None
+
+    def setup(self, trainer, pl_module, stage):
+        """Lets the Trainer load the folder of a step, as Lightning calls it.
+
+        trainer, pl_module, stage: Lightning's. Raises nothing.
+        """
+        plugin = trainer.strategy.checkpoint_io
+        if not hasattr(plugin, "_haulway_folders"):
+            load = plugin.load_checkpoint
+            plugin._haulway_folders = True
+            plugin.load_checkpoint = lambda path, *rest, **more: load(
+                _file_in(path), *rest, **more)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        """Saves at every so many steps, as Lightning calls it.
+
+        trainer, pl_module, outputs, batch, batch_idx: Lightning's. Raises Error
+        if the step cannot be saved.
+        """
+        step = trainer.global_step
+        if self._every and step != self._saved and self.run.due(step):
+            self._save(trainer, step)
+
+    def on_train_end(self, trainer, pl_module):
+        """Saves the last step, as Lightning calls it, and waits until old ones
+        are removed.
+
+        trainer, pl_module: Lightning's. Raises Error if the step cannot be
+        saved.
+        """
+        if trainer.global_step not in (0, self._saved):
+            self._save(trainer, trainer.global_step)
+        self.run.wait()
+
+    def _save(self, trainer, step):
+        if getattr(trainer, "fast_dev_run", False):
+            return
+        self._saved = step
+        if not trainer.is_global_zero:
+            folder = trainer.strategy.broadcast(None)
+            trainer.save_checkpoint(os.path.join(folder, _CKPT))
+            return
+        with self.run.writing(step, metadata={"epoch": trainer.current_epoch}
+                              ) as folder:
+            trainer.strategy.broadcast(folder)
+            # It ends with a barrier.
+            trainer.save_checkpoint(os.path.join(folder, _CKPT))
+
+    def __repr__(self):
+        return described(self, repr(self.run), f"every={self._every}")
+
+
+def _file_in(path):
+    """Returns the checkpoint in the folder of a step, any other path as it
+    is."""
+    name = str(path)
+    if name.endswith("/") and not are_files(name):
+        return name + _CKPT
+    inside = os.path.join(name, _CKPT)
+    return inside if os.path.isfile(inside) else path
+
+
 def _bases():
     """Returns the CheckpointIO classes of the modules that the program has
     imported, else of the first that is installed."""
@@ -197,7 +294,10 @@ def _checked(options):
 def _place(path):
     """Returns the local path that `path` names, or a URL. As for fsspec, ~ is
     the home folder."""
-    name = os.path.expanduser(path_of(path).removeprefix(_PREFIX))
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(name, str):
+        name = os.path.expanduser(name.removeprefix(_PREFIX))
+    name = path_of(name).removeprefix(_PREFIX)
     return _haulway.local_path(name) or name
 
 

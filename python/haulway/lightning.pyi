@@ -3,11 +3,11 @@ from typing import Any, Literal, TypeAlias
 
 from typing_extensions import Unpack
 
-from . import _RemoteWords
+from . import Checkpoints, _RemoteWords
 
 _Path: TypeAlias = str | os.PathLike[str]
 
-__all__ = ["HaulwayCheckpointIO"]
+__all__ = ["HaulwayCheckpoint", "HaulwayCheckpointIO"]
 
 class HaulwayCheckpointIO:
     def __init__(
@@ -27,3 +27,17 @@ class HaulwayCheckpointIO:
     ) -> dict[str, Any]: ...
     def remove_checkpoint(self, path: _Path) -> None: ...
     def teardown(self) -> None: ...
+
+class HaulwayCheckpoint:
+    run: Checkpoints
+    def __new__(cls, *arguments: Any, **options: Any) -> HaulwayCheckpoint: ...
+    def __init__(
+        self, dir: _Path, keep: int = 3, every_n_train_steps: int | None = None,
+        **options: Any,
+    ) -> None: ...
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None: ...
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any,
+        batch_idx: int,
+    ) -> None: ...
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None: ...
