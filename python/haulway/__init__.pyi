@@ -16,7 +16,8 @@ from collections.abc import (
     ValuesView,
 )
 from concurrent.futures import Executor, Future
-from types import SimpleNamespace
+from contextlib import AbstractContextManager
+from types import SimpleNamespace, TracebackType
 from typing import (
     Any,
     BinaryIO,
@@ -43,6 +44,7 @@ from . import lightning as lightning
 from . import safetensors as safetensors
 from . import tensorizer as tensorizer
 from . import torch as torch
+from . import transformers as transformers
 from . import vllm as vllm
 
 __version__: str
@@ -77,6 +79,12 @@ _Renaming: TypeAlias = (
 class _IndexWords(TypedDict, total=False):
     keep_meta: bool | None
     alone: bool | None
+    part: str | None
+    weights: Literal["master", "model"] | None
+    replicas: Literal["check", "first"] | None
+    split_layers: bool | None
+    dequantize: bool | None
+    raw: bool | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
 
@@ -117,9 +125,28 @@ class _ReadingWords(TypedDict, total=False):
     stats: MutableMapping[str, Any] | None
 
 @type_check_only
-class _OpeningWords(_ScanningWords, total=False):
+class _UnsignedWords(_ScanningWords, total=False):
     variant: str | None
     base: _Path | None
+
+@type_check_only
+class _SignedWords(_UnsignedWords, total=False):
+    signature: _Path | None
+    public_key: _Path | bytes | None
+    certificate_chain: Iterable[_Path | bytes] | _Path | bytes | None
+    identity: str | None
+    issuer: str | None
+    trusted_root: _Path | None
+    at: str | None
+    ignore_unsigned_files: bool | None
+    ignore_paths: Iterable[_Path] | _Path | None
+    ignore_git_paths: bool | None
+    allow_symlinks: bool | None
+
+@type_check_only
+class _OpeningWords(_SignedWords, total=False):
+    signature_scope: Literal["auto", "all", "read"] | None
+    require_signature: bool | None
 
 # Options of put() and get().
 @type_check_only
@@ -161,10 +188,29 @@ class TogetherOptions(TypedDict, total=False):
     lenient: bool | None
     keep_meta: bool | None
     alone: bool | None
+    part: str | None
+    weights: Literal["master", "model"] | None
+    replicas: Literal["check", "first"] | None
+    split_layers: bool | None
+    dequantize: bool | None
+    raw: bool | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
     variant: str | None
     base: _Path | None
+    signature: _Path | None
+    public_key: _Path | bytes | None
+    certificate_chain: Iterable[_Path | bytes] | _Path | bytes | None
+    identity: str | None
+    issuer: str | None
+    trusted_root: _Path | None
+    at: str | None
+    ignore_unsigned_files: bool | None
+    ignore_paths: Iterable[_Path] | _Path | None
+    ignore_git_paths: bool | None
+    allow_symlinks: bool | None
+    signature_scope: Literal["auto", "all", "read"] | None
+    require_signature: bool | None
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None
@@ -203,7 +249,7 @@ class PlanningOptions(OpeningOptions, total=False):
 
 # Options of verify(), whose lenient may be given by position.
 @type_check_only
-class VerifyingOptions(_IndexWords, _OpeningWords, total=False):
+class VerifyingOptions(_IndexWords, _SignedWords, total=False):
     mmap: bool | None
     threads: int | None
     progress: Callable[[int, int], object] | None
@@ -229,7 +275,8 @@ class MeasuringOptions(OpeningOptions, total=False):
 
 # Options of edit() and repair(), for reading.
 @type_check_only
-class ChangingOptions(OpeningOptions, total=False):
+class ChangingOptions(IndexOptions, _UnsignedWords, total=False):
+    mmap: bool | None
     threads: int | None
     progress: Callable[[int, int], object] | None
 
@@ -456,6 +503,7 @@ class MismatchError(Error): ...
 class UnsafeError(Error): ...
 class LimitError(Error): ...
 class DecryptError(Error): ...
+class SignatureError(Error): ...
 class UnsupportedError(Error, NotImplementedError): ...
 class Cancelled(Error): ...
 class InternalError(Error, RuntimeError): ...
@@ -523,6 +571,8 @@ class Format:
     def nested(self) -> bool: ...
     @property
     def views(self) -> bool: ...
+    @property
+    def no_data(self) -> bool: ...
     @property
     def values(self) -> bool: ...
 
@@ -816,6 +866,17 @@ def verify(
     path: _Source, lenient: bool | None = None, *, manifest: _Path | None = None,
     **options: Unpack[VerifyingOptions],
 ) -> Report: ...
+def sign(
+    model: _Path, out: _Path = "model.sig", *, private_key: _Path | bytes,
+    passphrase: str | bytes | bytearray | memoryview | None = None,
+    signing_certificate: _Path | bytes | None = None,
+    certificate_chain: Iterable[_Path | bytes] | _Path | bytes = (),
+    hash: Literal["sha256", "blake2b", "blake3"] = "sha256",
+    shard_size: int | str | None = None,
+    ignore_paths: Iterable[_Path] | _Path = (), ignore_git_paths: bool = True,
+    allow_symlinks: bool = False, threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Report: ...
 def scan(
     path: _Source | list[_Path] | tuple[_Path, ...], *,
     allowed: Iterable[str] = (), allow: Iterable[str] = (),
@@ -842,6 +903,69 @@ def repair(
     to: _Format | None = None,
     **options: Unpack[RepairingOptions],
 ) -> Report: ...
+
+# Training runs
+
+_RunLayout: TypeAlias = Literal[
+    "haulway", "torchtitan", "trainer", "accelerate", "megatron", "verl",
+    "deepspeed", "nemo", "lightning", "orbax",
+]
+
+@type_check_only
+class _RunWords(_RemoteWords, total=False):
+    threads: int | None
+
+class RunEntry(Report):
+    path: str
+    step: int | None
+    layout: str
+    good: bool
+    reason: str | None
+    bytes: int
+    metadata: dict[str, Any] | None
+    skipped: list[Report]
+    def __bool__(self) -> bool: ...
+
+def latest(
+    dir_or_url: _Path, verified: bool | Literal["sizes"] = True,
+    layout: _RunLayout | None = None, **options: Unpack[_RunWords],
+) -> RunEntry | None: ...
+def prune(
+    dir_or_url: _Path, keep: int, dry_run: bool = False,
+    layout: _RunLayout | None = None, **options: Unpack[_RunWords],
+) -> Report: ...
+
+class Checkpoints:
+    def __init__(
+        self, dir_or_url: _Path, *, keep: int = 3, every: int | None = None,
+        format: Literal["pt", "safetensors", "torch-dcp"] = "pt",
+        verify: bool = True,
+        durability: Literal["full", "none"] | None = None, group: Any = None,
+        **options: Any,
+    ) -> None: ...
+    def due(self, step: int) -> bool: ...
+    def save(
+        self, state: Any, step: int, *, metadata: dict[str, Any] | None = None,
+    ) -> RunEntry: ...
+    def save_async(
+        self, state: Any, step: int, *, metadata: dict[str, Any] | None = None,
+    ) -> Future[RunEntry]: ...
+    def writing(
+        self, step: int, *, metadata: dict[str, Any] | None = None,
+    ) -> AbstractContextManager[str]: ...
+    def latest(
+        self, verified: bool | Literal["sizes"] | None = None,
+    ) -> RunEntry | None: ...
+    def list(self) -> list[RunEntry]: ...
+    def load(self, step: int | None = None, **options: Any) -> Any: ...
+    def prune(self, keep: int | None = None, dry_run: bool = False) -> Report: ...
+    def wait(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 # Saving
 
@@ -1005,10 +1129,29 @@ class _Load:
     lenient: bool
     keep_meta: bool
     alone: bool
+    part: str | None
+    weights: Literal["master", "model"]
+    replicas: Literal["check", "first"]
+    split_layers: bool
+    dequantize: bool
+    raw: bool
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
     variant: str | None
     base: _Path | None
+    signature: _Path | None
+    public_key: _Path | bytes | None
+    certificate_chain: Iterable[_Path | bytes] | _Path | bytes
+    identity: str | None
+    issuer: str | None
+    trusted_root: _Path | None
+    at: str | None
+    ignore_unsigned_files: bool
+    ignore_paths: Iterable[_Path] | _Path
+    ignore_git_paths: bool
+    allow_symlinks: bool
+    signature_scope: Literal["auto", "all", "read"]
+    require_signature: bool
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None
@@ -1057,10 +1200,29 @@ class _ConfigWords(TypedDict, total=False):
     lenient: bool
     keep_meta: bool
     alone: bool
+    part: str | None
+    weights: Literal["master", "model"]
+    replicas: Literal["check", "first"]
+    split_layers: bool
+    dequantize: bool
+    raw: bool
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
     variant: str | None
     base: _Path | None
+    signature: _Path | None
+    public_key: _Path | bytes | None
+    certificate_chain: Iterable[_Path | bytes] | _Path | bytes
+    identity: str | None
+    issuer: str | None
+    trusted_root: _Path | None
+    at: str | None
+    ignore_unsigned_files: bool
+    ignore_paths: Iterable[_Path] | _Path
+    ignore_git_paths: bool
+    allow_symlinks: bool
+    signature_scope: Literal["auto", "all", "read"]
+    require_signature: bool
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from . import _haulway
 from ._describing import described, shown
 from ._errors import InvalidArgumentError, OptionError
-from ._options import SECTIONS, by_name, similar
+from ._options import SECTIONS, WRITING, by_name, similar, taken_of
 
 # The values set by this thread or task, by (section, name).
 _local: contextvars.ContextVar = contextvars.ContextVar(
@@ -103,7 +103,7 @@ def resolve(section, given=None, defaults=None):
         if not layer:
             continue
         for name, value in layer.items():
-            if origins[name] != "default":
+            if origins[name] != "default" and not (options[name].holds and value):
                 continue
             group = options[name].group
             if group is not None and decided.setdefault(group, origin) != origin:
@@ -292,6 +292,18 @@ def given(section, name, value):
     if value is None:
         return resolve(section)[0][name]
     return SECTIONS[section][name].check(name, value)
+
+
+def for_saving(format, values=None):
+    """Returns the options that the library takes for a file of `format`, "" for
+    a file of any bytes, by name: for calls with few of the options of save().
+
+    values: values by name; the others are as configured.
+    """
+    return {
+        name: given("save", name, (values or {}).get(name))
+        for name in taken_of("save", format) if not WRITING[name].of_call
+    }
 
 
 def way_of(io, mmap):

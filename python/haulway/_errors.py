@@ -130,6 +130,12 @@ class DecryptError(Error):
     code = "kAuth"
 
 
+class SignatureError(Error):
+    """A model is not signed by whom the caller trusts."""
+
+    code = "kSignature"
+
+
 class UnsupportedError(Error, NotImplementedError):
     """The file, the format or this machine cannot do what was asked; a
     NotImplementedError.
@@ -173,6 +179,7 @@ _CLASSES = {
         UnsafeError,
         LimitError,
         DecryptError,
+        SignatureError,
         UnsupportedError,
         Cancelled,
         InternalError,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ._importing import imported
 
 
@@ -24,3 +26,15 @@ def import_host(module, caller, package, tried):
             f"is not installed: {error}",
             name=error.name,
         ) from error
+
+
+@functools.cache
+def subclass_of(cls, base):
+    """Returns the class as one that also derives from a class of another
+    package, which is imported only when an object is made."""
+    if issubclass(cls, base):
+        return cls
+    return type(cls.__name__, (cls, base), {
+        "__module__": cls.__module__, "__doc__": cls.__doc__,
+        "__qualname__": cls.__qualname__,
+    })

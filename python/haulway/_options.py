@@ -34,7 +34,11 @@ import re
 from collections.abc import Iterable, Mapping
 
 from . import _haulway, _secrets
-from ._errors import ArgumentTypeError, InvalidArgumentError
+from ._errors import (
+    ArgumentTypeError,
+    InvalidArgumentError,
+    NotFoundError,
+)
 from ._importing import imported, importing
 from ._secrets import takes as _takes
 
@@ -55,16 +59,17 @@ class Option:
     formats: for an option of writing, the names of the formats that have it;
         None: every format.
     engine: the library takes the option by this name.
+    holds: True counts wherever it is set, whatever is set nearer to the call.
     """
 
     __slots__ = (
         "default", "check", "meaning", "group", "variables", "of_call",
-        "secret", "calls", "formats", "engine",
+        "secret", "calls", "formats", "engine", "holds",
     )
 
     def __init__(self, default, check, meaning, group=None, variables=(),
                  of_call=False, secret=False, calls=(), formats=None,
-                 engine=False):
+                 engine=False, holds=False):
         self.default = default
         self.check = check
         self.meaning = meaning
@@ -75,6 +80,7 @@ class Option:
         self.calls = calls
         self.formats = formats
         self.engine = engine
+        self.holds = holds
 
 
 def _wrong(name, expected, found):
@@ -246,7 +252,49 @@ def _path(name, value):
             "kInvalidArgument",
         )
     path = os.fsdecode(os.fspath(value))
-    return path if path else _wrong(name, "a path", path)
+    return check_home(path) if path else _wrong(name, "a path", path)
+
+
+def check_home(path):
+    """Returns a path; raises for one in a home folder that nobody expanded."""
+    # A folder may be called "~", too.
+    if path[:2] not in ("~", "~/") or os.path.lexists("~"):
+        return path
+    raise NotFoundError(
+        f"cannot open {path!r}: a shell expands '~', this call does not: pass "
+        f"os.path.expanduser({path!r})", "kNotFound",
+    )
+
+
+@_takes("_Path | bytes")
+def pem(name, value):
+    """Checks a path, or PEM text as bytes, which begins with -----BEGIN."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        value = bytes(value)
+        if not value.lstrip().startswith(b"-----BEGIN"):
+            _wrong(name, "a path, or PEM as bytes: -----BEGIN ...", "other bytes")
+        return value.decode("latin-1")
+    return _path(name, value)
+
+
+def _several(check):
+    """Returns a check of one value, or several, that returns a tuple."""
+
+    @_takes(f"Iterable[{check.types}] | {check.types}")
+    def checked(name, value):
+        if isinstance(value, str) and not value.lstrip().startswith("-----BEGIN"):
+            # From the environment, and for one path.
+            value = [part for part in value.split(os.pathsep) if part]
+        elif isinstance(value, (str, bytes, bytearray, memoryview, os.PathLike)):
+            value = [value]
+        if not isinstance(value, Iterable):
+            raise ArgumentTypeError(
+                f"{name} is {type(value).__name__}: expected a path, or several",
+                "kInvalidArgument",
+            )
+        return tuple(check(name, one) for one in value)
+
+    return checked
 
 
 @_takes("Mapping[str, str]")
@@ -362,6 +410,7 @@ _CHECKS = {
     "text": lambda row: text,
     "path": lambda row: _path,
     "headers": lambda row: _headers,
+    "paths": lambda row: _several(_path),
     "words": lambda row: one_of(*row["words"]),
 }
 
@@ -452,10 +501,16 @@ INDEX = {
 REMOTE = _of_library("RemoteOptions", bearer_token={"check": _secrets.token})
 # Options that choose what a name means.
 NAMING = _of_library("SourceOptions")
+# Options that say who must have signed a model.
+SIGNING = _of_library(
+    "SignatureOptions", public_key={"check": pem},
+    certificate_chain={"check": _several(pem)},
+    require_signature={"holds": True})
 # Options for opening a file.
 OPENING = {
     **INDEX,
     **NAMING,
+    **SIGNING,
     **REMOTE,
     "io": _OF_LOADING.pop("io"),
     "mmap": Option(
@@ -481,6 +536,9 @@ OPENING = {
         "the file is opened"),
     "debug": _DEBUG,
 }
+# The same for calls that cannot check a signature: they change files.
+UNSIGNED = {name: option for name, option in OPENING.items()
+            if name not in SIGNING}
 # Options that the library's engine takes, in addition to "io".
 ENGINE = _OF_LOADING
 # Options for reading tensors.

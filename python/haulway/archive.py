@@ -15,7 +15,7 @@ import os
 import sys
 
 from . import _haulway
-from ._config import given
+from ._config import for_saving
 from ._describing import counted, described, shown
 from ._errors import ArgumentTypeError, InvalidArgumentError, MismatchError
 from ._importing import imported, importing
@@ -23,7 +23,7 @@ from ._making.bytes import flat_view
 from ._options import check_flag, text
 from ._options import size as size_of
 from ._reading.remote import target_of
-from ._reading.source import is_path, open_source
+from ._reading.source import is_path, open_as_configured
 from ._writing.save import archive_name
 
 
@@ -40,7 +40,7 @@ class PyTorchFileReader:
     """
 
     def __init__(self, name_or_buffer, *, strict=True):
-        self._source = open_source(name_or_buffer, mapped=False)
+        self._source = open_as_configured(name_or_buffer, mapped=False)
         self._strict = check_flag("strict", strict)
         self._threshold = 0
         self._reader = _haulway.open_archive(self._source, self._strict, True)
@@ -56,7 +56,8 @@ class PyTorchFileReader:
         """
         if not additional_readers:
             return bytes(self._reader.read(text("name", name)))
-        sources = [open_source(r, mapped=False) for r in additional_readers]
+        sources = [open_as_configured(r, mapped=False)
+                   for r in additional_readers]
         return bytes(
             self._reader.read_parallel(text("name", name), sources,
                                        self._threshold)
@@ -218,15 +219,12 @@ class PyTorchFileWriter:
         self._writer = _haulway.open_archive_writer(
             target,
             name,
-            {
-                option: given("save", option, value)
-                for option, value in {
-                    "storage_alignment": storage_alignment,
-                    "compute_crc32": compute_crc32,
-                    "durability": durability,
-                    "threads": threads,
-                }.items()
-            },
+            for_saving("torch", {
+                "storage_alignment": storage_alignment,
+                "compute_crc32": compute_crc32,
+                "durability": durability,
+                "threads": threads,
+            }),
         )
 
     def __enter__(self):

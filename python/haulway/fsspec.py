@@ -21,7 +21,7 @@ import shutil
 import stat
 
 from . import _haulway
-from ._config import given
+from ._config import for_saving
 from ._describing import described, path_text
 from ._errors import UnsupportedError
 from ._host import import_host
@@ -87,7 +87,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         name = self._name(path)
         if folder_of(name) is not None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR),
-                                    path_text(name))
+                                    name)
         return name
 
     def _source(self, path):
@@ -279,7 +279,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
             self._source(path1),
             _haulway.Target(self._name(path2), self._remote,
                             existing="replace"),
-            {"durability": given("save", "durability", None)}, None,
+            for_saving(""), None,
         )
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):

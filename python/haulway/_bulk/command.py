@@ -116,6 +116,7 @@ _NAMED = {
     "allow": "safe_globals", "no-sync": "durability", "keyfile": "key",
     "key-env": "key", "passphrase-file": "passphrase",
     "bearer-env": "bearer_token", "header": "headers",
+    "no-ignore-git-paths": "ignore_git_paths",
 }
 
 
@@ -125,8 +126,8 @@ def _check_taken(verb, given):
         if option not in VERBS[verb].takes:
             others = [one for one in VERBS if option in VERBS[one].takes]
             raise InvalidArgumentError(
-                f"bulk {verb} has no option --{flag}, but bulk "
-                f"{', '.join(others)} has", "kInvalidArgument",
+                f"bulk {verb} has no option --{flag}: expected it for "
+                f"{' or '.join(others)} only", "kInvalidArgument",
             )
 
 
@@ -139,14 +140,17 @@ def options_of(request, out=""):
     for name, texts in given.items():
         if name == "allow":
             options["safe_globals"] = texts
-        elif name in ("include", "exclude"):
-            options[name] = texts
+        elif name in ("include", "exclude", "certificate-chain", "ignore-paths"):
+            options[name.replace("-", "_")] = texts
+        elif name == "no-ignore-git-paths":
+            options["ignore_git_paths"] = False
         elif name == "rename":
             options[name] = [tuple(text.split("=", 1)) for text in texts]
         elif name == "no-sync":
             options["durability"] = "none"
-        elif name in ("lenient", "insecure", "compact", "proof"):
-            options[name] = True
+        elif name in ("lenient", "insecure", "compact", "proof",
+                      "ignore-unsigned-files", "allow-symlinks"):
+            options[name.replace("-", "_")] = True
         elif name == "bearer-env":
             options["bearer_token"] = os.environ[texts[-1]]
         elif name == "keyfile":

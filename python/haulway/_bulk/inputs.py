@@ -34,7 +34,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .. import _haulway
-from .._errors import ArgumentTypeError, CorruptError, Error, NotFoundError, make_error
+from .._errors import (
+    ArgumentTypeError,
+    CorruptError,
+    Error,
+    NotFoundError,
+    SignatureError,
+    make_error,
+)
 from .._reading.source import parts_of, path_of
 
 _INDEX = re.compile(r".*\.index(\.[^.]+)?\.json", re.DOTALL)
@@ -117,6 +124,36 @@ def _lines(path):
             yield from _names_in(lines)
     except OSError as error:
         raise of_system(error, f"cannot read the list {path!r}") from error
+
+
+def expand_signed(inputs, remote, signature):
+    """Yields the signatures of signed models: the files called `signature`, of
+    which each lies in the folder of its model; and for each folder with a
+    checkpoint that no such file covers, an Input with an error.
+
+    inputs, remote: as for expand().
+    """
+    endings = tuple(suffix for one in _haulway.formats() for suffix in one.suffixes)
+    signed, others = set(), {}
+    for one in expand(inputs, remote, EVERY):
+        folder, _, name = one.name.rpartition("/")
+        if one.error is not None:
+            yield one
+        elif name == signature:
+            signed.add(folder)
+            # What an earlier run found says nothing of the model.
+            yield one._replace(stamp=None)
+        elif name.endswith(endings):
+            others.setdefault(folder, one)
+    for folder, one in others.items():
+        if not any(_lies_in(folder, model) for model in signed):
+            yield Input(one.name, one.base, error=SignatureError(
+                f"the model is not signed: expected {signature!r} in its folder; "
+                f"of {one.name}", "kSignature"))
+
+
+def _lies_in(folder, model):
+    return folder == model or folder.startswith(f"{model}/" if model else "")
 
 
 def _names_in(lines):

@@ -24,7 +24,7 @@ from .._errors import Error, InvalidArgumentError
 from .._options import ENGINE, OPENING, REMOTE, by_name, function
 from .._reading.source import path_of, path_to_write
 from .engines import engine_of
-from .inputs import check_inputs, expand, is_url
+from .inputs import check_inputs, expand, expand_signed, is_url
 from .journal import Journal
 from .outputs import Outputs
 from .report import BulkReport, result_of
@@ -66,7 +66,9 @@ def bulk(verb, inputs, *, engine="local", journal=None, options=None, jobs=None,
         there and did not change since (size, time of change, ETag), and tries
         failed inputs again.
     options: a dict with the verb's options. "convert" needs `to`, a format,
-        and `out`, the folder or URL to write to.
+        and `out`, the folder or URL to write to. "verify" with `signature`, the
+        name of a file, verifies each folder that has such a file as a signed
+        model, and refuses other checkpoints; see docs/signing.md.
     jobs: number of tasks at a time; None: one for each processor.
     each: called with the result of every input, as results() yields them, in
         the order in which inputs are done.
@@ -128,6 +130,8 @@ class _Run:
         self._verb, self._options, self._log = verb, options, log
         self._each, self._progress = each, progress
         self._inputs = inputs
+        # The name of signatures to verify with, or None.
+        self._signature = options.get("signature") if verb == "verify" else None
         self._remote = opening_of(options).remote
         self._outputs = Outputs(options, log) if verb == "convert" else None
         self._report = BulkReport(verb, log)
@@ -184,6 +188,8 @@ class _Run:
     # Inputs
 
     def _found(self):
+        if self._signature is not None:
+            return expand_signed(self._inputs, self._remote, self._signature)
         found = expand(self._inputs, self._remote, VERBS[self._verb].taken)
         if self._outputs is None:
             return found
@@ -219,7 +225,8 @@ class _Run:
                 except InvalidArgumentError as error:
                     self._fail(one, error)
                     continue
-            if known is not None and not self._is_complete(known, out):
+            if known is not None and (self._signature is not None
+                                      or not self._is_complete(known, out)):
                 known = None
             if known is not None and known["stamp"] == one.stamp:
                 self._skip(one, known)

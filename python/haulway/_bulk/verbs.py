@@ -20,10 +20,10 @@ from typing import NamedTuple
 from .. import _haulway
 from .._config import config
 from .._errors import Error, InternalError, InvalidArgumentError, OptionError
-from .._options import NAMING, OPENING, names, writing_of
+from .._options import NAMING, OPENING, SIGNING, names, writing_of
 from .._reading.call import Reading
 from .._reading.compare import COMPARING, manifest
-from .._reading.report import VERIFYING, scan
+from .._reading.report import VERIFYING, scan, verify
 from .._reading.source import path_of
 from .._writing.call import Writing
 from .._writing.convert import convert
@@ -35,7 +35,8 @@ DONE, FOUND, FAILED, UNREAD = 0, 1, 2, 5
 _TOLD_BYTES = 16 << 20
 # Codes for a faulty file; other codes mean that the file could not be examined.
 _FAULTS = frozenset(
-    {"kTruncated", "kCorrupt", "kMismatch", "kUnsafe", "kLimit", "kAuth"}
+    {"kTruncated", "kCorrupt", "kMismatch", "kUnsafe", "kLimit", "kAuth",
+     "kSignature"}
 )
 
 
@@ -80,6 +81,12 @@ def _verify(name, item, options, threads, progress):
         "verify", {**options, "threads": threads, "progress": progress},
         VERIFYING,
     )
+    if options.get("signature") is not None:
+        return verify(
+            os.path.dirname(name) or ".", progress=progress, threads=threads,
+            **{**options, "signature": name},
+        ).to_dict()
+    reading.checks_signature = False
     report = _haulway.verify(
         reading.source(name), reading.opening(), reading.threads,
         reading.progress, found=bool(item[1]),
@@ -134,9 +141,10 @@ _OF_SCAN = {"SAFE": DONE, "UNKNOWN": FAILED, "UNSAFE": FOUND}
 # Every checkpoint in a folder is an input, so none is chosen.
 _PER_RUN = {"progress", "stats", "threads", *NAMING}
 _READ = frozenset({*OPENING, "retries"}) - _PER_RUN
+_UNSIGNED = _READ - frozenset(SIGNING)  # Only verify finds signatures.
 VERBS = {
     "scan": Verb(
-        _scan, _READ | {"allow", "allowed"}, taken=EVERY,
+        _scan, _UNSIGNED | {"allow", "allowed"}, taken=EVERY,
         exit_of=lambda result: _OF_SCAN[result["verdict"]],
         # As in `haulway scan`, UNSAFE is worse than UNKNOWN.
         unread=UNREAD, order=(DONE, FAILED, UNREAD, FOUND),
@@ -147,16 +155,17 @@ VERBS = {
     ),
     "manifest": Verb(
         _manifest,
-        (_READ | frozenset(COMPARING) | {"include", "exclude"}) - _PER_RUN,
+        (_UNSIGNED | frozenset(COMPARING) | {"include", "exclude"})
+        - _PER_RUN - frozenset(SIGNING),
         uses_threads=True,
     ),
     "convert": Verb(
         _convert,
-        (_READ | frozenset(writing_of("convert"))
+        (_UNSIGNED | frozenset(writing_of("convert"))
          | {"to", "out", "dtype", "include", "exclude", "rename"}) - _PER_RUN,
         uses_threads=True,
     ),
-    "info": Verb(_info, _READ),
+    "info": Verb(_info, _UNSIGNED),
 }
 
 

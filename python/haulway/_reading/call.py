@@ -23,7 +23,8 @@ from .._log import debug_log, said
 from .._making.allowed import by_name
 from .._options import ENGINE, INDEX, READING, completed, similar
 from .._secrets import only_one
-from .source import are_files, open_source, remote_of
+from .signed import asked_signature, open_signed, way_of_signed
+from .source import are_files, open_source, path_to_sign, remote_of
 
 # A child process does not need the memory that its parent pools for the next
 # load.
@@ -57,7 +58,15 @@ class Reading:
     """
 
     memory = None
+    # The dtype of weights that are dequantized; None: that of config.json.
+    dequantized_dtype = None
     source_name = "memory"
+    # The open SignedModel, if a signature is asked for; and whether all of its
+    # files are compared, or those that are opened, before anything is read; and
+    # whether files are read one after another.
+    signed = None
+    usual_scope = None
+    keeps_last = False
     _classes = None
 
     def __init__(self, caller, given, options=READING, defaults=None):
@@ -71,6 +80,7 @@ class Reading:
                 )
             if value is not None:
                 checked[name] = options[name].check(name, value)
+        self.checks_signature = "signature" in options
         values, self.origins = resolve("load", checked, defaults)
         vars(self).update(values)
         if "io" in options:
@@ -117,6 +127,7 @@ class Reading:
             **self.understanding(torch_too),
             "key": self.key,
             "passphrase": self.passphrase,
+            "dequantized_dtype": self.dequantized_dtype,
             "check_frames": not self.calculate_storage_offsets,
             "debug": self.debug,
         }
@@ -126,11 +137,21 @@ class Reading:
         """Returns the REMOTE options as the library takes them."""
         return remote_of(vars(self))
 
+    @property
+    def asked_signature(self):
+        """Returns what the library is to check of a model's signature, as it
+        takes it; None if nothing."""
+        if not self.checks_signature:
+            return None
+        return asked_signature(vars(self), self.origins)
+
     def source(self, path, mapped=False):
         """Opens a path, bytes, a file object or a list of them as a source.
 
         mapped: map the file if no option chooses how to read it.
         """
+        if asked := self.asked_signature:
+            return self._signed_source(path, asked)
         if self.io == "auto" and self.mmap is None and mapped:
             self.io = "mmap" if are_files(path) else self.io
         source = open_source(
@@ -139,6 +160,32 @@ class Reading:
         )
         self.source_name = source.name
         return source
+
+    def _signed_source(self, path, asked):
+        way = way_of_signed(self.io, self.mmap)
+        # The engine takes the bytes from memory, where they were compared.
+        self.io, self.mmap = "auto", None
+        remote = self.remote
+        self.signed = open_signed(
+            path_to_sign(path, asked), asked, remote, self.variant, self.base
+        )
+        if self.keeps_last:
+            self.signed.keep_last()
+        source = open_source(
+            path, remote=remote, variant=self.variant, base=self.base,
+            signed=self.signed, way=way,
+        )
+        self.source_name = source.name
+        return source
+
+    def compare_signed(self):
+        """Compares files of a signed model, as the scope of the call says."""
+        if self.signed is None:
+            return
+        scope = self.signature_scope
+        scope = self.usual_scope if scope == "auto" else scope
+        if scope == "all" or self.usual_scope is not None:
+            self.signed.compare(scope == "all", self.threads or 0)
 
     def open(self, path, mapped=False, names=None):
         """Opens the library's checkpoint.
@@ -153,6 +200,7 @@ class Reading:
         core = _haulway.open_checkpoint(
             source, self.opening(), self.retries, names
         )
+        self.compare_signed()
         if log := debug_log():
             self._log_opened(log, core, source)
         return core, source

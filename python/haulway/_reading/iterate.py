@@ -30,6 +30,7 @@ def iterate(path, framework=None, *, include=None, exclude=None, order="plan",
     make = maker(check_framework(framework), device)
     order = one_of("plan", "completion")("order", order)
     reading = Reading("iterate", options)
+    reading.keeps_last = True
     core = reading.open(path, names=matcher(include, exclude))
     return tensors(core, choose(core, include, exclude), make, reading, order)
 

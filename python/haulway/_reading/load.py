@@ -49,6 +49,9 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
     make = maker(framework, device)
     dtype = None if dtype is None else float_name(dtype)
     reading = Reading("load", options)
+    reading.usual_scope = (
+        "all" if include is None and exclude is None else "read")
+    reading.dequantized_dtype = dtype
     if destination is not None:
         with importing:
             from .._sharing.shared import load_shared

@@ -273,6 +273,7 @@ def load_into(target, path, strict=True, *, prefix="", **options):
     strict, prefix = check_flag("strict", strict), text("prefix", prefix)
     values, called = _targets_of(target)
     reading = Reading("load_into", options)
+    reading.usual_scope = "all"
     core = reading.open(path)
     found = {
         name[len(prefix) :]: (row, info)

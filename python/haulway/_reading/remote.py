@@ -15,7 +15,7 @@ from .call import Reading, reads
 from .source import (
     check_binary,
     is_path,
-    naming,
+    open_bytes_of,
     open_source,
     path_of,
     path_to_write,
@@ -99,8 +99,7 @@ def get(url, path, *, verify=False, **options):
     verify = check_flag("verify", verify)
     reading = Reading("get", options, _GETTING)
     opening = reading.opening()
-    with naming("url"):
-        source = open_source(url, remote=reading.remote)
+    source = open_bytes_of(url, "url", reading.remote)
     check = None
     if verify:
         def check(part):

@@ -21,7 +21,7 @@ from .. import _haulway
 from .._describing import counted, described, public, shown, table
 from .._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
 from .._importing import imported
-from .._options import NAMING, OPENING, READING, names
+from .._options import NAMING, OPENING, READING, SIGNING, names
 from .call import Reading, reads
 from .source import folder_of, naming, open_source, parts_of, path_of
 
@@ -121,7 +121,9 @@ def as_report(value):
 
 
 VERIFYING = {
-    **OPENING, "threads": READING["threads"], "progress": READING["progress"]
+    **{name: option for name, option in OPENING.items()
+       if name not in ("signature_scope", "require_signature")},
+    "threads": READING["threads"], "progress": READING["progress"],
 }
 
 
@@ -151,11 +153,23 @@ def verify(path, lenient=None, *, manifest=None, **options):
     `file`. A directory of torch.distributed.checkpoint is one checkpoint, whose
     `file` is its `.metadata`, or the folder if its files are safetensors.
 
+    With `signature`, checks that the model, a file or folder, is what was signed
+    by whom `public_key`, `certificate_chain`, or `identity`, `issuer` and
+    `trusted_root` name; see docs/signing.md. The report has `ok`, `signature`
+    (who signed what; None if the signature does not hold), `files`,
+    `checked_bytes`, `findings` (each with code, message, file) and `notes`.
+    haulway.config and the environment do not ask for a signature here.
+
     lenient: as among the options; it may be given by position.
 
     Raises ArgumentTypeError for an unknown option.
     """
     reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
+    signed = {name: options[name] for name in SIGNING
+              if options.get(name) is not None}
+    if signed:
+        return _verify_signed(path, signed, manifest, reading)
+    reading.checks_signature = False
     folder = folder_of(path)
     if folder is not None and manifest is None and not reading.variant:
         return as_report(_verify_folder(folder, reading))
@@ -175,6 +189,19 @@ def verify(path, lenient=None, *, manifest=None, **options):
             report["ok"] = not report["findings"]
             report["checked"] = "manifest"
     return as_report(report)
+
+
+def _verify_signed(path, signed, manifest, reading):
+    if "signature" not in signed or manifest is not None:
+        raise InvalidArgumentError(
+            "who must have signed is said with a signature, and without a "
+            "manifest: expected signature", "kInvalidArgument",
+        )
+    told = {name: getattr(reading, name) for name in signed}
+    return as_report(_haulway.verify_signed(
+        path_of(path), told, reading.remote, reading.opening(),
+        reading.threads or 0, reading.progress,
+    ))
 
 
 def _json_of(manifest):
@@ -281,7 +308,8 @@ def _verify_found(path, reading, before, total):
 
 # In a folder every file is scanned.
 SCANNING = {
-    name: option for name, option in OPENING.items() if name not in NAMING
+    name: option for name, option in OPENING.items()
+    if name not in NAMING and name not in SIGNING
 }
 
 

@@ -8,6 +8,7 @@
 # are looked for here.
 
 import contextlib
+import errno
 import io
 import mmap
 import os
@@ -24,9 +25,11 @@ from .._errors import (
     TruncatedError,
     UnsupportedError,
 )
+from .._importing import imported
 from .._log import debug_log
-from .._options import REMOTE
+from .._options import REMOTE, check_home
 from .file_objects import ranges_of, ranges_of_open_file
+from .signed import asked_by_config, open_signed, refuse_unsigned
 from .streams import SourceStream
 
 
@@ -35,14 +38,27 @@ def is_path(file):
 
 
 def path_of(path, what="path"):
-    """Returns the text of a path or URL; raises for any other object."""
+    """Returns the text of a path or URL; raises for any other object, and for a
+    path in a home folder that nobody expanded."""
     try:
-        return os.fsdecode(os.fspath(path))
+        found = os.fsdecode(os.fspath(path))
     except TypeError as error:
         raise ArgumentTypeError(
             f"{what} is {type(path).__name__}: expected a path",
             "kInvalidArgument",
         ) from error
+    return check_home(found)
+
+
+def is_delta(index):
+    """Returns whether the bytes of an index of shards are those of a version of
+    weights that is a delta."""
+    json = imported("json")  # Nothing else that loads needs it.
+    try:
+        metadata = json.loads(index)["metadata"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return isinstance(metadata, dict) and "delta_encoding" in metadata
 
 
 def path_to_write(path, what="path"):
@@ -121,6 +137,32 @@ def folder_of(file):
     return path if _haulway.is_folder(path) else None
 
 
+def refuse_folder(file):
+    """Raises IsADirectoryError, as Python's open() does, if `file` is the name
+    of a folder."""
+    folder = folder_of(file)
+    if folder is not None:
+        raise IsADirectoryError(
+            errno.EISDIR, os.strerror(errno.EISDIR), folder
+        )
+
+
+def open_bytes_of(file, what, remote):
+    """Opens what open_source() opens for the bytes of the file, whatever they
+    are; raises InvalidArgumentError for a folder.
+
+    what: the argument's name, for messages.
+    """
+    folder = folder_of(file)
+    if folder is not None:
+        raise InvalidArgumentError(
+            f"{what} is a folder: expected a file; of {folder}",
+            "kInvalidArgument",
+        )
+    with naming(what):
+        return open_source(file, remote=remote)
+
+
 _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})(\.gguf)", re.DOTALL | re.IGNORECASE)
 
 
@@ -161,8 +203,20 @@ def remote_of(values):
     return {**told, "retries": values["retries"]}
 
 
+def path_to_sign(file, asked):
+    """Returns the path of a model that must be signed, or the first of several;
+    raises SignatureError for an object that can have no signature.
+
+    asked: from asked_signature().
+    """
+    one = file[0] if isinstance(file, (list, tuple)) and file else file
+    if not is_path(one):
+        refuse_unsigned(f"a {type(one).__name__}", asked)
+    return path_of(one)
+
+
 def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None,
-                variant="", base=""):
+                variant="", base="", signed=None, way=""):
     """Opens a path, bytes, a file object from its position on, or a list of
     them, which then form one checkpoint.
 
@@ -177,17 +231,21 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None,
     flags: flags of the mapping, if the file is to be mapped.
     remote: the result of remote_of(); None: the configured options.
     variant, base: the options of these names.
+    signed, way: the open SignedModel with which the file is compared, and how
+        it is read then.
     """
     shared = flags == mmap.MAP_SHARED
     if is_path(file):
         return _open_path(
-            path_of(file), mapped, shared, remote, variant, base
+            path_of(file), mapped, shared, remote, variant, base, signed, way
         )
     if isinstance(file, (list, tuple)):
         return _haulway.list_sources(
-            [open_source(one, mapped, flags, remote, variant, base)
+            [open_source(one, mapped, flags, remote, variant, base, signed, way)
              for one in file]
         )
+    if signed is not None:
+        refuse_unsigned(f"a {type(file).__name__}", {"signature": True})
     if variant:
         raise InvalidArgumentError(
             "a variant is chosen in a folder, and this is a "
@@ -249,6 +307,19 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None,
     return _haulway.bytes_source(data, name_of(file))
 
 
+def open_as_configured(file, mapped, remote=None, base=""):
+    """Opens what open_source() opens, compared with the signature that
+    haulway.config and the environment ask for: for calls that take none of the
+    options."""
+    asked = asked_by_config()
+    if not asked:
+        return open_source(file, mapped, remote=remote, base=base)
+    if remote is None:
+        remote = remote_of(resolve("load")[0])
+    signed = open_signed(path_to_sign(file, asked), asked, remote, base=base)
+    return open_source(file, remote=remote, base=base, signed=signed, way="pread")
+
+
 def check_binary(file, mode):
     """Raises ArgumentTypeError for a file object that is open as text.
 
@@ -277,12 +348,13 @@ def _check_position(file):
         )
 
 
-def _open_path(path, mapped, shared, remote=None, variant="", base=""):
+def _open_path(path, mapped, shared, remote=None, variant="", base="",
+               signed=None, way=""):
     if remote is None:
         remote = remote_of(resolve("load")[0]) if "://" in path else {}
     return _haulway.open_source(
         path, mapped, remote, write_through=mapped and shared,
-        variant=variant or "", base=base or "",
+        variant=variant or "", base=base or "", signed=signed, way=way,
     )
 
 

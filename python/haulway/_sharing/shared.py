@@ -92,9 +92,15 @@ class Shared:
 
 def load_shared(path, framework, include, exclude, reading):
     """Loads into shared memory; see haulway.load()."""
+    names = matcher(include, exclude)
+    source = reading.source(path)
+    if reading.signed is not None:
+        # Opening it says which files are loaded, and then compared together.
+        _haulway.open_checkpoint(
+            source, reading.opening(), reading.retries, names)
+        reading.compare_signed()
     core = _haulway.load_shared(
-        reading.source(path), matcher(include, exclude), reading.opening(),
-        reading.engine, reading.progress,
+        source, names, reading.opening(), reading.engine, reading.progress,
     )
     reading.tell(core.stats)
     return Shared(core, framework, reading)

@@ -107,6 +107,12 @@ def start(path, prepare, tell):
         return future
 
 
+def unasked(future):
+    """Waits for a save, and returns its error if nobody took that yet."""
+    wait([future])
+    return future.exception() if future in _failed else None
+
+
 def _of_earlier(future, path):
     """Returns the error of an earlier save, for the call that meets it."""
     error = copy.copy(future.exception())

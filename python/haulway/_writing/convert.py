@@ -118,12 +118,14 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     """
     writing = Writing("convert", options, OPENING)
     reading = Reading("convert", writing.rest, OPENING)
+    reading.keeps_last = True
     if reading.io == "auto":
         # Pages of a mapping that were read stay in memory.
         reading.io = "pread"
     metadata = None if writing.metadata is None else noted(writing.metadata)
     to = None if to is None else text("to", to)
     dtype = None if dtype is None else dtype_name(dtype)
+    reading.dequantized_dtype = dtype
     select, renaming = matcher(include, exclude), _renaming(rename)
     with naming("src"):
         # A cast looks for scales in every shard.

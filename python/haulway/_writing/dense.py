@@ -6,12 +6,17 @@ from .. import _haulway
 from .._errors import UnsupportedError
 from .._importing import imported
 
+# Formats whose tensors may lack data.
+_NO_DATA = frozenset(row.name for row in _haulway.formats() if row.no_data)
 
-def check_tensor(name, tensor, holder, takes_meta=False):
+
+def check_tensor(name, tensor, holder, format=None):
     """Raises UnsupportedError unless the elements of a torch tensor are dense
-    and in memory of its own.
+    and in memory of its own, or it has none and the format allows that.
 
-    name: as messages show it. holder: what cannot hold it: "npz files".
+    name: as messages show it.
+    holder: what cannot hold it: "npz files".
+    format: the name of the format, if it is known.
     """
     cls = type(tensor)
     found = None
@@ -23,10 +28,9 @@ def check_tensor(name, tensor, holder, takes_meta=False):
                  f"{holder} cannot hold: save a plain tensor")
     elif str(tensor.layout) != "torch.strided":
         found = f"sparse tensor, which {holder} cannot hold"
-    elif tensor.is_quantized and not takes_meta:
-        # The writer of tensorizer files, which takes meta tensors, names the dtype.
+    elif tensor.is_quantized:
         found = f"quantized tensor, which {holder} cannot hold"
-    elif tensor.is_meta and not takes_meta:
+    elif tensor.is_meta and format not in _NO_DATA:
         found = "meta tensor, which has no data"
     if found is not None:
         raise UnsupportedError(f"{name} is a {found}", "kUnsupported")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from .. import _haulway
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._making.dtypes import dtype_name
-from .._options import OPENING, READING, by_name, names
+from .._options import READING, UNSIGNED, by_name, names
 from .._reading.call import Reading
 from .._reading.source import naming, path_of, path_to_write
 from .call import Writing, writes
@@ -16,7 +16,7 @@ from .flat import check_strings
 from .segments import edit_segments
 
 EDITING = {
-    **OPENING, "threads": READING["threads"], "progress": READING["progress"]
+    **UNSIGNED, "threads": READING["threads"], "progress": READING["progress"]
 }
 
 

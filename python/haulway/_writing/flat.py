@@ -148,7 +148,7 @@ def _check(torch, format, name, value):
         )
     check_unicode(name)
     if torch is not None and isinstance(value, torch.Tensor):
-        check_tensor(repr(name), value, format)
+        check_tensor(repr(name), value, format, format)
         return
     if is_array(value):
         return

@@ -6,7 +6,7 @@ from .. import _haulway
 from .._errors import InvalidArgumentError
 from .._reading.call import Reading
 from .._reading.remote import BRINGING
-from .._reading.source import naming, open_source, path_of
+from .._reading.source import open_bytes_of, path_of
 from .call import Writing, writes
 
 
@@ -34,8 +34,7 @@ def put(file, url, **options):
     reading = Reading("put", writing.rest, BRINGING)
     existing = writing.existing if writing.clobber else "refuse"
     name = path_of(url, "url")
-    with naming("file"):
-        source = open_source(file, remote=reading.remote)
+    source = open_bytes_of(file, "file", reading.remote)
     done = _haulway.upload(
         source,
         _haulway.Target(name, reading.remote, existing=existing),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import _haulway
-from .._options import OPENING, READING, text
+from .._options import READING, UNSIGNED, text
 from .._reading.call import Reading
 from .._reading.compare import not_mapped
 from .._reading.report import as_report
@@ -11,7 +11,7 @@ from .._reading.source import naming, path_of
 from .call import Writing, writes
 
 REPAIRING = {
-    **OPENING, "threads": READING["threads"], "progress": READING["progress"]
+    **UNSIGNED, "threads": READING["threads"], "progress": READING["progress"]
 }
 
 

@@ -1,6 +1,6 @@
 """haulway.save and haulway.save_async: saving objects as files."""
 
-# Design: saving has two steps for every format: _prepare() converts the object to
+# Design: saving has two steps for every format: prepare() converts the object to
 # what will be written, with everything checked, and returns a function that
 # writes it. save() runs both steps; save_async() runs the first at once, with
 # tensors copied, and the second on a thread, one save at a time. torch's
@@ -86,16 +86,18 @@ def save(obj, path, format=None, **options):
     as `stats`. Raises Error, also for an option that the format does not have.
     """
     writing = Writing("save", options)
-    work = _prepare(obj, path, format_of(path, format), writing, copy=False)
+    work = prepare(obj, path, format_of(path, format), writing, copy=False)
     return writing.tell(work())
 
 
-def _prepare(obj, path, format, writing, *, copy):
+def prepare(obj, path, format, writing, *, copy, target=None):
     """Returns a function that writes an object and returns statistics.
 
     copy: copy the object now, so that it may change before the function runs.
+    target: what is written to, if not the file at `path`.
     """
-    target = target_of(path, writing.remote, existing=writing.existing)
+    if target is None:
+        target = target_of(path, writing.remote, existing=writing.existing)
     writing.of_format(format)
     if format == "torch":
         return _prepare_torch(obj, path, target, writing, copy)
@@ -219,12 +221,12 @@ def save_async(obj, path, format=None, **options):
         )
     format = format_of(path, format)
 
-    def prepare():
-        return _prepare(obj, path, format, writing, copy=True)
+    def begin():
+        return prepare(obj, path, format, writing, copy=True)
 
     # It imports logging, which takes longer than all other imports of this
     # module.
     with importing:
         from . import background
 
-    return background.start(path_of(path), prepare, writing.tell)
+    return background.start(path_of(path), begin, writing.tell)

@@ -118,7 +118,7 @@ def _leaf(path, leaf):
     array."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(leaf, torch.Tensor):
-        check_tensor(spelled(path), leaf, "tensorizer files", takes_meta=True)
+        check_tensor(spelled(path), leaf, "tensorizer files", "tensorizer")
         dense = None if leaf.is_meta else row_major(leaf)
         return name_of_torch(leaf.dtype), tuple(leaf.shape), dense
     if is_array(leaf):

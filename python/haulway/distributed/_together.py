@@ -4,10 +4,10 @@
 # tensors are cut into pieces, and each process reads one stretch of the file.
 # In each round the processes exchange what they have read while they read for
 # the next. On one host they read into shared memory and copy the parts that
-# they want (_host_memory.py). Otherwise one all_gather sends the pieces that
-# all ranks want, and one all_to_all sends parts of the other pieces, both as
-# bytes, so that the backend need not support the dtypes. Received data are
-# copied to their place in the tensors at once.
+# they want (_host_memory.py). Otherwise one all_gather, or a broadcast by each
+# process, sends the pieces that all ranks want, and one all_to_all sends parts
+# of the other pieces, all as bytes, so that the backend need not support the
+# dtypes. Received data are copied to their place in the tensors at once.
 #
 # Every process reads the index itself. Sending it would save a request, but
 # would need a second way to open each format.
@@ -150,7 +150,7 @@ class Together:
             host = share(2 * room, self._rank, self._tell_all)
         if host is None:
             memory = torch.empty(2 * room, dtype=torch.uint8)
-            exchange = self._exchange
+            exchange = functools.partial(self._exchange, self._room())
         else:
             memory = host[self._rank]
             exchange = functools.partial(self._copy, host)
@@ -237,24 +237,38 @@ class Together:
                         box.count * tensor.item_bytes
                     )
 
-    def _exchange(self, ranks, memory):
-        """Sends the pieces of a round to the ranks that want them."""
+    def _room(self):
+        """Returns memory for what is gathered, sent and received in any round:
+        memory of one round that is freed would not be that of the next."""
+        most = [0, 0, 0]
+        for ranks in self._rounds:
+            blocks = self._blocks(ranks)
+            sizes = (
+                self._world * max(self._common_bytes(ranks)),
+                sum(nbytes for row in blocks[self._rank] for *_, nbytes in row),
+                sum(nbytes for rows in blocks
+                    for *_, nbytes in rows[self._rank]),
+            )
+            most = list(map(max, most, sizes))
+        return [torch.empty(size, dtype=torch.uint8, device=where)
+                for size, where in zip(most, (self._wire, "cpu", self._wire))]
+
+    def _exchange(self, room, ranks, memory):
+        """Sends the pieces of a round to the ranks that want them.
+
+        room: what _room() returned.
+        """
         sizes = self._common_bytes(ranks)
         gathered, works = None, []
         if any(sizes):
             most = max(sizes)
-            gathered = torch.empty(
-                self._world * most, dtype=torch.uint8, device=self._wire
-            )
-            works.append(_gather(
-                gathered, memory[:most].to(self._wire), group=self._group,
-                async_op=True,
-            ))
+            gathered = room[0][:self._world * most]
+            works += self._gather(gathered, sizes, memory[:most])
         blocks = self._blocks(ranks)
         received = None
         if any(blocks[a][b] for a in range(self._world)
                for b in range(self._world)):
-            received, work = self._scatter(ranks, blocks, memory)
+            received, work = self._scatter(room, ranks, blocks, memory)
             works.append(work)
         for work in works:
             self._watch.wait(work)
@@ -269,6 +283,23 @@ class Together:
                     at += nbytes
                     if sender != self._rank:
                         self.stats["received_bytes"] += nbytes
+
+    def _gather(self, gathered, sizes, mine):
+        """Starts sending what all ranks want; returns the Works."""
+        if self._wire != "cpu":
+            return [_gather(gathered, mine.to(self._wire), group=self._group,
+                            async_op=True)]
+        # gloo gathers in memory of its own; broadcasts need none.
+        most, works = len(mine), []
+        gathered[self._rank * most:][:most].copy_(mine)
+        ranks = dist.get_process_group_ranks(self._group)
+        for sender, nbytes in enumerate(sizes):
+            if nbytes:
+                works.append(dist.broadcast(
+                    gathered[sender * most:][:nbytes], ranks[sender],
+                    group=self._group, async_op=True,
+                ))
+        return works
 
     def _blocks(self, ranks):
         """Returns [sender][receiver]: (piece, the box of it that is sent,
@@ -287,7 +318,7 @@ class Together:
                         )
         return blocks
 
-    def _scatter(self, ranks, blocks, memory):
+    def _scatter(self, room, ranks, blocks, memory):
         """Starts sending parts; returns the memory to be filled, and the
         Work."""
         places, at = {}, 0
@@ -299,7 +330,7 @@ class Together:
         sent = [
             sum(nbytes for *_, nbytes in row) for row in blocks[self._rank]
         ]
-        out = torch.empty(sum(sent), dtype=torch.uint8)
+        out = room[1][:sum(sent)]
         at = 0
         for row in blocks[self._rank]:
             for piece, box, nbytes in row:
@@ -311,9 +342,7 @@ class Together:
             sum(nbytes for *_, nbytes in blocks[sender][self._rank])
             for sender in range(self._world)
         ]
-        received = torch.empty(
-            sum(takes), dtype=torch.uint8, device=self._wire
-        )
+        received = room[2][:sum(takes)]
         work = dist.all_to_all_single(
             received, out.to(self._wire), takes, sent, group=self._group,
             async_op=True,

@@ -30,7 +30,7 @@ from .._importing import imported
 from .._making.dtypes import byte_strides, numpy_dtype
 from .._reading.call import Reading
 from .._reading.remote import target_of
-from .._reading.source import open_source
+from .._reading.source import open_source, refuse_folder
 from .._reading.streams import is_same
 from .._threads import ThreadLock
 from .._torch import factory as _torch_factory
@@ -141,6 +141,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         self._verified = set()
         self._bytes_read = 0
         self._position = 0
+        refuse_folder(file_obj)
         if is_object(file_obj):
             file_obj = open_stream(file_obj)  # It finds the credentials.
         with value_errors():

@@ -194,7 +194,10 @@ class TensorSerializer:
             if tensor.dtype.byteorder == ">":
                 raise ValueError(f"{path}: big-endian arrays are not written")
             tensor = torch.from_numpy(row_major_array(tensor))
-        check_tensor(path, tensor, "tensorizer files", takes_meta=True)
+        if tensor.is_quantized:
+            raise ValueError(
+                f"{path} is a quantized tensor, which tensorizer files cannot hold")
+        check_tensor(path, tensor, "tensorizer files", "tensorizer")
         row = _row(path, kind, module, tensor)
         data = None
         if not tensor.is_meta:

@@ -34,6 +34,7 @@ from .._errors import (
     UnsupportedError,
 )
 from .._reading.remote import take_remote
+from .._reading.source import refuse_folder
 from .._reading.streams import SourceStream, UploadStream
 from ._redis import open_keys
 from ._s3 import access_of, asking, open_object, options_of
@@ -225,6 +226,7 @@ def s3_upload(path, target_uri, s3_access_key_id, s3_secret_access_key,
     access = access_of(s3_access_key_id, s3_secret_access_key, None)
     options = options_of(access, s3_endpoint, s3_region_name,
                          s3_signature_version)
+    refuse_folder(path)
     _haulway.upload(
         _haulway.open_source(os.fsdecode(os.fspath(path)), False),
         _haulway.Target(target_uri, _remote(None), options),
@@ -284,6 +286,7 @@ def _open_local(path, mode, buffer_size, begin, end):
         return builtins.open(path, mode, buffering=buffering)
     if begin is None and end is None:
         return builtins.open(path, mode, buffering=buffering)
+    refuse_folder(path)
     # If a range is opened, positions count from its beginning, as in the
     # reference.
     source = _haulway.open_source(path, False)

@@ -30,7 +30,7 @@ from .._importing import imported
 from .._making import allowed as _allowed
 from .._options import READING, text
 from .._reading.call import Reading, reads
-from .._reading.source import is_path, path_of
+from .._reading.source import is_path, path_of, refuse_folder
 from .._torch import private as _torch_private
 from .._torch.objects import build_object
 from .._writing import save as _save
@@ -133,6 +133,7 @@ def _load(f, map_location, pickle_module, weights_only, encoding, reading,
         if reading.io == "auto":
             # Tensors must never be views of the caller's bytes.
             reading.io = "pread"
+    refuse_folder(f)
     start = None if is_path(f) else _position(f)
     core = reading.open(f)
     if formats is not None and core.format not in formats:
@@ -241,10 +242,8 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
     else:
         done = _save.write_legacy(
             _save.pickle_of(obj, protocol=protocol, legacy=True),
-            f, protocol, {
-                name: getattr(writing, name)
-                for name in ("durability", "threads", "memory_budget")
-            }, writing.progress,
+            f, protocol, writing.engine("torch-legacy", "save"),
+            writing.progress,
         )
     writing.tell(done)
 
@@ -289,6 +288,7 @@ def _load_safetensors(path, map_location, pickle_module, weights_only,
             f"{type(map_location).__name__}: expected a device or its name",
             "kUnsupported",
         )
+    refuse_folder(path)
     core = reading.open(path)
     if core.format != "safetensors":
         raise UnsupportedError(

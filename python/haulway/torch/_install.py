@@ -28,6 +28,7 @@ from .._errors import (
     UnsupportedError,
 )
 from .._exchange import Exchange
+from .._reading.signed import asked_by_config, refuse_unsigned
 from .._reading.source import is_path, path_of
 from . import load_path, save
 
@@ -90,6 +91,8 @@ def install(*, save=False):
     for a file that needs code, for a format or an option that Haulway does not
     have, and for a file that Haulway refuses, so that the error is torch's.
     For these calls, weights_only decides whether torch runs code, as usual.
+    Where haulway.config or the environment asks for a signature, torch loads
+    nothing: such calls raise SignatureError, and refusals are Haulway's.
     With `save`, Haulway also handles calls of torch.save that write data to a
     local path.
 
@@ -160,10 +163,16 @@ class _StandIn:
                 return theirs(*args, **kwargs)
             f = arguments(*args, **kwargs)
             why = _why_not(f, name)
+            # torch compares nothing with a signature.
+            is_signed = name == "load" and asked_by_config() is not None
+            if why is not None and is_signed:
+                refuse_unsigned(f"what torch.load reads ({why})")
             if why is None:
                 try:
                     done = ours(*args, **kwargs)
                 except refusals as error:
+                    if is_signed:
+                        raise
                     why = error
                 else:
                     _tell(name, f, "by haulway")

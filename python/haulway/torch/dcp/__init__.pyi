@@ -54,6 +54,7 @@ class Writer(StorageWriter):
         self, path: _Path, *, overwrite: bool = True,
         single_file_per_rank: bool = True, thread_count: int = 1,
         durability: Literal["full", "none"] | None = None,
+        compress: Literal["zstd"] | None = None,
         **remote: Unpack[_RemoteWords],
     ) -> None: ...
     def reset(self, checkpoint_id: _Path | None = None) -> None: ...

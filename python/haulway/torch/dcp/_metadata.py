@@ -49,7 +49,7 @@ def read_metadata(source, opening):
 
     Raises UnsafeError, with the file and the byte, for a name that a Metadata
     does not use, CorruptError for inconsistent parts, and UnsupportedError for
-    chunks that were written through an extension.
+    chunks that were written through an extension other than zstd.
     """
     facts, planner_data, storage_meta, version = _haulway.dcp_metadata(
         source, opening
@@ -73,7 +73,7 @@ def _entries_and_places(facts):
         name = one[0]
         if len(one) == 2:
             entries[name] = dcp.BytesStorageMetadata()
-            places[dcp.MetadataIndex(name)] = _StorageInfo(*one[1])
+            places[dcp.MetadataIndex(name)] = storage_info(*one[1])
             continue
         _, dtype, shape, grad, memory_format, pinned, strides, stored = one
         chunks = []
@@ -84,7 +84,7 @@ def _entries_and_places(facts):
             )
             if place is not None:
                 index = dcp.MetadataIndex(name, offsets, number)
-                places[index] = _StorageInfo(*place)
+                places[index] = storage_info(*place)
         properties = dcp.TensorProperties(
             dtype_of(dtype), torch.strided, grad,
             _MEMORY_FORMATS[memory_format], pinned,
@@ -95,6 +95,20 @@ def _entries_and_places(facts):
             properties, torch.Size(shape), chunks
         )
     return entries, places
+
+
+def storage_info(path, offset, length, transforms=()):
+    """Returns torch's _StorageInfo of an item, which extensions with these
+    descriptors transformed."""
+    info = _StorageInfo(path, offset, length)
+    if transforms:  # Torch 2.6 has no field for them.
+        info.transform_descriptors = list(transforms)
+    return info
+
+
+def transforms_of(info):
+    """Returns the descriptors of the extensions that transformed an item."""
+    return getattr(info, "transform_descriptors", None) or ()
 
 
 def called(index):

@@ -6,6 +6,8 @@
 # destination that is not dense memory of this process, or has another dtype, is
 # filled from intermediate memory, a bounded part of the plan at a time. Entries
 # that are not tensors are read as bytes; the planner makes objects from them.
+# Items that an extension compressed are no archives of their own: they are read
+# as parts of the tensors of the directory, which the library opens as a whole.
 
 from __future__ import annotations
 
@@ -26,7 +28,6 @@ from ..._errors import (
     Error,
     MismatchError,
     NotFoundError,
-    UnsupportedError,
 )
 from ..._making.objects import TensorRequest
 from ..._options import READING
@@ -34,7 +35,7 @@ from ..._reading.call import Reading, reads
 from ..._reading.source import open_source, path_of
 from ..._torch import private as _torch_private
 from ..._torch.factory import dtype_of, name_of_dtype
-from ._metadata import called, no_gc, read_metadata
+from ._metadata import called, no_gc, read_metadata, transforms_of
 
 # Limits of one part of a plan: the bytes read to open its items on a server,
 # and the intermediate memory of its tensors.
@@ -71,7 +72,9 @@ class Reader(StorageReader):
     dtype of the file. Resharding reads only the rows and runs that are wanted;
     with verify=True chunks are read whole, and their CRC-32 is checked.
     `.metadata` is never unpickled: a name of a class that does not belong to
-    the format raises UnsafeError. Entries that are not tensors go to the
+    the format raises UnsafeError. Chunks that torch's extension ZStandard
+    compressed are read too, without the package `zstandard`; other extensions
+    raise UnsupportedError. Entries that are not tensors go to the
     planner. torch's own planner unpickles them and so can run code: use
     LoadPlanner.
 
@@ -100,6 +103,9 @@ class Reader(StorageReader):
             self._path = path_of(checkpoint_id)
         self._load_id = str(uuid.uuid4())
         self._metadata = None
+        self._metadata_name = ".metadata"
+        # The directory, opened if it has to be, and its rows by name.
+        self._directory = None
         self._failed = None  # The error of read_metadata().
         self._sizes = {}
 
@@ -121,6 +127,8 @@ class Reader(StorageReader):
                 return _Unread(self._failed)
             raise
         self._failed = None
+        self._metadata_name = name
+        self._directory = None
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self._load_id
@@ -144,6 +152,9 @@ class Reader(StorageReader):
                 (index.fqn, index.offset): place
                 for index, place in metadata.storage_data.items()
             }
+            self._has_transforms = any(
+                transforms_of(place) for place in metadata.storage_data.values()
+            )
 
     def prepare_local_plan(self, plan):
         """Returns `plan` as it is."""
@@ -162,10 +173,19 @@ class Reader(StorageReader):
         tensors = [
             one for one in plan.items if one.type != LoadItemType.BYTE_IO
         ]
+        transformed = []
+        if self._has_transforms:
+            plain = []
+            for one in tensors:
+                is_plain = not transforms_of(self._place(one))
+                (plain if is_plain else transformed).append(one)
+            tensors = plain
         self.stats = dict.fromkeys(_haulway.LOAD_SUMS, 0)
         self._read_bytes(texts, files, planner)
         for part in self._parts(tensors, files):
             self._read_tensors(part, files, planner)
+        if transformed:
+            self._read_transformed(transformed, planner)
         self._reading.tell(self.stats)
         done = Future()
         done.set_result(None)
@@ -199,7 +219,10 @@ class Reader(StorageReader):
                 )
         else:
             path = f"{self._path.rstrip('/')}/{name}"
-        return open_source(path, mapped=True, remote=self._reading.remote)
+        if self._reading.asked_signature:
+            return self._reading.source(path)
+        return open_source(path, mapped=True, remote=self._reading.remote,
+                           base=self._reading.base or "")
 
     def _place(self, item):
         index = item.storage_index
@@ -208,13 +231,6 @@ class Reader(StorageReader):
             raise CorruptError(
                 f"{called(item.storage_index)} has no place; of {self._path}",
                 "kCorrupt",
-            )
-        if getattr(place, "transform_descriptors", None):
-            raise UnsupportedError(
-                f"{called(item.storage_index)} is stored as "
-                f"{', '.join(place.transform_descriptors)}: expected plain "
-                f"archives; of {self._path}",
-                "kUnsupported",
             )
         return place
 
@@ -240,13 +256,19 @@ class Reader(StorageReader):
         for item, place, source in group:
             data = bytearray(place.length)
             by_file.setdefault(place.relative_path, []).append((source, data))
-            held.append((item, data))
+            held.append((item, place, data))
         for pairs in by_file.values():
             for source, data in pairs:
                 _haulway.read_many(source, [(0, data)])
                 self.stats["read_bytes"] += len(data)
                 self.stats["requests"] += 1
-        for item, data in held:
+        for item, place, data in held:
+            if transforms := transforms_of(place):
+                data = _haulway.read_transformed(
+                    _haulway.bytes_source(data, f"{called(item.storage_index)} "
+                                                f"of {self._path}"),
+                    0, len(data), transforms, self._reading.understanding(),
+                )
             if self._reading.verify:
                 _check_archive(data, called(item.storage_index), self._path)
             planner.load_bytes(item, io.BytesIO(data))
@@ -286,10 +308,25 @@ class Reader(StorageReader):
             core, [(row, item) for row, (item, _) in enumerate(part)], planner
         )
 
-    def _fill(self, core, rows, planner):
-        """Fills the destinations of items, each from a row of tensors."""
+    def _read_transformed(self, items, planner):
+        if self._directory is None:
+            core = _haulway.open_checkpoint(
+                self._open(self._metadata_name), self._reading.opening()
+            )
+            self._directory = core, dict(zip(core.names(), core.rows()))
+        core, rows = self._directory
+        self._fill(
+            core, [(rows[item.storage_index.fqn], item) for item in items],
+            planner, of_whole=True,
+        )
+
+    def _fill(self, core, rows, planner, of_whole=False):
+        """Fills the destinations of items, each from a row of tensors.
+
+        of_whole: the rows are whole tensors, not chunks.
+        """
         filled = []
-        batches = self._batches(core, rows, planner, filled)
+        batches = self._batches(core, rows, planner, filled, of_whole)
         while True:
             with no_gc():
                 batch = next(batches, None)
@@ -299,13 +336,13 @@ class Reader(StorageReader):
         for item, target in filled:
             planner.commit_tensor(item, target)
 
-    def _batches(self, core, rows, planner, filled):
+    def _batches(self, core, rows, planner, filled, of_whole):
         """Yields batches of requests to the engine, and the intermediate memory
         among them; adds items and their destinations to `filled`."""
         requests, between, held = [], [], 0
         for row, item in rows:
             info = core.tensor(row)
-            self._check_stored(item, info)
+            wanted = self._check_stored(item, info, of_whole)
             target = planner.resolve_tensor(item).detach()
             if target.shape != item.lengths:
                 raise AssertionError(
@@ -316,7 +353,7 @@ class Reader(StorageReader):
             if item.lengths != info.shape:
                 slices = [
                     (begin, begin + length, 1)
-                    for begin, length in zip(item.storage_offsets, item.lengths)
+                    for begin, length in zip(wanted, item.lengths)
                 ]
             stored = dtype_of(info.dtype)
             if target.dtype != stored and self._strict_dtype:
@@ -347,8 +384,10 @@ class Reader(StorageReader):
             filled.append((item, target))
         yield requests, between
 
-    def _check_stored(self, item, info):
-        """Raises if a chunk does not match the metadata."""
+    def _check_stored(self, item, info, of_whole):
+        """Returns where the wanted elements begin in the tensor of `info`.
+        Raises if that, a chunk or the whole tensor, is not as the metadata say.
+        """
         index = item.storage_index
         entry = self._metadata.state_dict_metadata.get(index.fqn)
         chunks = self._sizes.get(index.fqn)
@@ -363,6 +402,10 @@ class Reader(StorageReader):
             raise CorruptError(
                 f"{called(index)} is no chunk; of {self._path}", "kCorrupt"
             )
+        begins = item.storage_offsets
+        if of_whole:
+            begins = [a + b for a, b in zip(index.offset, begins)]
+            wanted = entry.size
         dtype = name_of_dtype(entry.properties.dtype)
         if info.shape != wanted or info.dtype != dtype or info.storage is None:
             raise CorruptError(
@@ -370,6 +413,7 @@ class Reader(StorageReader):
                 f"{dtype} {list(wanted)}; of {self._path}",
                 "kCorrupt",
             )
+        return begins
 
     def _load(self, core, requests, between):
         _, stats = _haulway.load_tensors(

@@ -6,6 +6,15 @@
 # gap, in the numbers of the files' names, or, for files that Haulway wrote, in
 # the sizes of whole tensors that their headers also have. torch's reader
 # assumes that the largest end it finds is the size of a tensor.
+#
+# No file opens those of several processes, so a reader takes what it finds. When
+# they are replaced, all old names go before the first new one is given, and a
+# hidden file says so meanwhile, which a writer that dies leaves. A reader looks
+# again whether the files that it opened still have their names, and takes the
+# files' times along to other processes.
+#
+# A version of weights that is a delta is one file, its index: the engine opens
+# it with its base and the versions between.
 
 from __future__ import annotations
 
@@ -30,8 +39,15 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from ... import _haulway
-from ..._config import given
-from ..._errors import CorruptError, NotFoundError, UnsupportedError
+from ..._config import for_saving
+from ..._errors import (
+    CorruptError,
+    Error,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
+from ..._reading.source import is_delta
 from ..._torch.factory import dtype_of, name_of_dtype
 from ._reader import Reader
 from ._writer import Writer
@@ -43,11 +59,29 @@ _FILE = re.compile(
 # Keys of __metadata__: torch's, and Haulway's for the sizes of whole tensors.
 _OFFSETS, _VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
 _SIZES = "DCP_TENSOR_SIZES"
+# How often the files are opened that saves replace meanwhile.
+_MOST_TRIES = 3
+
+
+@dataclasses.dataclass
+class _Place(_StorageInfo):
+    """The place of a chunk, and what the file was when that was read."""
+
+    stamp: tuple | None = None
+
+
+@dataclasses.dataclass
+class _Written:
+    """A file that a process wrote, by its name and the one that it has until
+    all are made visible."""
+
+    relative_path: str
+    temporary: str | None = None
 
 
 class SafetensorsReader(Reader):
     """A StorageReader of a directory of safetensors files that DCP wrote, or of
-    any model in such files.
+    any model in such files, or of a version of weights (docs/deltas.md).
 
     The arguments are the arguments of Reader. A missing chunk raises
     CorruptError, and so does a gap in the numbers in the files' names, unless
@@ -61,8 +95,40 @@ class SafetensorsReader(Reader):
     """
 
     def read_metadata(self):
-        """torch's Metadata of all files."""
-        names = self._names()
+        """torch's Metadata of all files. Raises UnavailableError if other saves
+        replace them again and again."""
+        for _ in range(_MOST_TRIES):
+            names = self._names()
+            stamps = {name: self._stamp(name) for name in names}
+            try:
+                found = self._metadata_of(names, stamps)
+            except Error:
+                if self._are_same(stamps):
+                    raise
+            else:
+                if self._are_same(stamps):
+                    return found
+        raise UnavailableError(
+            "saves replaced the files while they were opened; of "
+            f"{self._path}", "kUnavailable",
+        )
+
+    def _stamp(self, name):
+        """Returns what tells a file from one that takes its name; None for a URL
+        and for a file that is gone."""
+        if "://" in self._path:
+            return None
+        try:
+            facts = os.stat(os.path.join(self._path, name))
+        except OSError:
+            return None
+        return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+    def _are_same(self, stamps):
+        return all(self._stamp(name) == stamp
+                   for name, stamp in stamps.items())
+
+    def _metadata_of(self, names, stamps):
         if not self._reading.lenient:
             _check_names(names, self._path)
         self._cores = {}
@@ -80,8 +146,9 @@ class SafetensorsReader(Reader):
                     else [0] * len(info.shape)
                 )
                 _add(entries, fqn, info, begin, name)
-                places[MetadataIndex(fqn, begin)] = _StorageInfo(
-                    name, core.storage(info.storage).offset or 0, info.nbytes
+                places[MetadataIndex(fqn, begin)] = _Place(
+                    name, core.storage(info.storage).offset or 0, info.nbytes,
+                    stamp=stamps[name],
                 )
         for fqn, entry in entries.items():
             entry.size = sizes.get(fqn, entry.size)
@@ -102,24 +169,36 @@ class SafetensorsReader(Reader):
         super().set_up_storage_reader(metadata, is_coordinator)
         self._cores = {}
 
+    def _index(self):
+        """Returns the bytes of the directory's index, None without one."""
+        try:
+            source = self._open(_INDEX)
+        except NotFoundError:
+            return None
+        data = bytearray(source.size)
+        _haulway.read_many(source, [(0, data)])
+        return data
+
     def _names(self):
         """Returns the names of the files in the directory."""
+        index = self._index()
+        if index is not None and is_delta(index):
+            return [_INDEX]
         if "://" not in self._path:
             names = os.listdir(self._path)
+            if any(name.startswith(_haulway.OPEN_SET) for name in names):
+                raise NotFoundError(
+                    "a save of these files goes on, or did not end: save "
+                    f"again; of {self._path}", "kNotFound",
+                )
+        elif index is not None:
+            names = set(json.loads(index)["weight_map"].values())
         else:
-            try:
-                source = self._open(_INDEX)
-                data = bytearray(source.size)
-                _haulway.read_many(source, [(0, data)])
-                names = set(json.loads(data)["weight_map"].values())
-            except NotFoundError:
-                folder = self._path.rstrip("/") + "/"
-                names = [
-                    path.rpartition("/")[2]
-                    for path in _haulway.list_files(
-                        folder, self._reading.remote
-                    )
-                ]
+            folder = self._path.rstrip("/") + "/"
+            names = [
+                path.rpartition("/")[2]
+                for path in _haulway.list_files(folder, self._reading.remote)
+            ]
         names = sorted(
             name for name in names if name.endswith(".safetensors")
         )
@@ -137,11 +216,17 @@ class SafetensorsReader(Reader):
         return self._cores[name]
 
     def _read_tensors(self, part, files, planner):
-        by_file = {}
+        by_file, stamps = {}, {}
         for item, place in part:
             by_file.setdefault(place.relative_path, []).append(item)
+            stamps[place.relative_path] = getattr(place, "stamp", None)
         for name, items in by_file.items():
             core = self._core(name)
+            if stamps[name] is not None and self._stamp(name) != stamps[name]:
+                raise UnavailableError(
+                    f"another save replaced {name} after the load had begun: "
+                    f"load again; of {self._path}", "kUnavailable",
+                )
             self._fill(
                 core,
                 [(core.find(one.storage_index.fqn), one) for one in items],
@@ -271,10 +356,10 @@ class SafetensorsWriter(Writer):
     path, overwrite, durability, remote: as for Writer.
 
     Entries that are not tensors are refused before a file is created. The files
-    and their index become visible as one, and those of an older save go. With
-    save_distributed=True each file is replaced in one step, but not all of them
-    together: save into a new directory if an older checkpoint must stay
-    complete.
+    of all processes, and their index, become visible as one, and those of an
+    older save go. In object stores each file of save_distributed=True is
+    replaced in one step, but not all of them together: save below a new name if
+    an older checkpoint must stay complete.
 
     For one save at a time, and for one thread. Methods raise Error if a file
     cannot be written.
@@ -298,8 +383,16 @@ class SafetensorsWriter(Writer):
         """Begins a save, as torch calls it.
 
         is_coordinator: whether finish() is called in this process.
+
+        Raises UnsupportedError for use_collectives=False.
         """
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        if self._rank is not None:
+            raise UnsupportedError(
+                "use_collectives=False: expected True, since each process must "
+                "know the number of its files",
+                "kUnsupported",
+            )
         self._finishes = is_coordinator
 
     def prepare_local_plan(self, plan):
@@ -347,14 +440,28 @@ class SafetensorsWriter(Writer):
             number = mapping.get(item.index.fqn, 1)
             name = self._file(number, count, plan.storage_data)
             files.setdefault(name, []).append(item)
-        if self._finishes and not self._distributed:
+        if self._is_together if self._distributed else self._finishes:
             self._set = _haulway.FileSet(self._durability)
-        done = Future()
-        done.set_result([
+        written = [
             result for name, items in files.items()
             for result in self._write(name, items, planner)
-        ])
+        ]
+        if self._is_together:
+            # Another process makes them visible. Until the next save, this one
+            # keeps others from taking them for leftovers.
+            hidden = dict(zip(files, self._set.prepare()))
+            for one in written:
+                one.storage_data.temporary = os.path.basename(
+                    hidden[one.storage_data.relative_path]
+                )
+        done = Future()
+        done.set_result(written)
         return done
+
+    @property
+    def _is_together(self):
+        """Whether one process makes the files of all visible."""
+        return self._distributed and not self._is_remote
 
     def _write(self, name, items, planner):
         rows, offsets, sizes = [], {}, {}
@@ -380,11 +487,12 @@ class SafetensorsWriter(Writer):
             self._target(name, self._set), "safetensors", rows,
             {_OFFSETS: json.dumps(offsets), _SIZES: json.dumps(sizes),
              _VERSION: "1.0", "format": "pt"},
-            {"durability": self._durability,
-             "threads": given("save", "threads", None)}, None,
+            for_saving("safetensors", {"durability": self._durability}), None,
+            replaces_link=self._is_together,
         )
+        file = _Written(name)
         return [
-            WriteResult(item.index, row[3][2], _StorageInfo(name, 0, row[3][2]))
+            WriteResult(item.index, row[3][2], file)
             for item, row in zip(items, rows)
         ]
 
@@ -394,9 +502,11 @@ class SafetensorsWriter(Writer):
         metadata: torch's Metadata of the save.
         results: what write_data() returned in each rank.
         """
+        written = [one for some in results for one in some]
+        if self._is_together:
+            self._finish_together(written)
         if self._distributed:
             return
-        written = [one for some in results for one in some]
         index = {
             "metadata": {
                 "total_size": sum(one.size_in_bytes for one in written)
@@ -407,13 +517,30 @@ class SafetensorsWriter(Writer):
             },
         }
         files, self._set = self._set, None
-        self._put(_INDEX, [json.dumps(index, indent=2).encode()], files)
+        self._put(_INDEX, [json.dumps(index, indent=2).encode()], files=files)
         if self._is_remote:
             self._put(_INDEX, [_haulway.UNFINISHED_INDEX])
             files.commit(None)
             return
         names = {one.storage_data.relative_path for one in written}
+        files.commit(lambda: self._others(names))
+
+    def _finish_together(self, written):
+        """Makes the files of all processes visible."""
+        hidden = {one.storage_data.relative_path: one.storage_data.temporary
+                  for one in written}
+        files = _haulway.FileSet(self._durability)
+        for name in sorted(hidden, reverse=True):
+            files.add_written(self._path_of(name), self._path_of(hidden[name]))
         files.commit(lambda: [
-            os.path.join(self._path, name) for name in os.listdir(self._path)
+            *filter(os.path.lexists, [self._path_of(_INDEX)]),
+            *self._others(hidden),
+        ], old_first=True)
+        self._set = None
+
+    def _others(self, names):
+        """Returns the paths of files of older saves that have other names."""
+        return [
+            self._path_of(name) for name in os.listdir(self._path)
             if _FILE.fullmatch(name) and name not in names
-        ])
+        ]

@@ -21,14 +21,13 @@ import threading
 import uuid
 
 from torch.distributed.checkpoint import filesystem
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from ... import _haulway
-from ..._config import given
+from ..._config import for_saving, given
 from ..._describing import described, path_text
 from ..._errors import InvalidArgumentError, NotFoundError, UnavailableError
 from ..._making.allowed import by_name
@@ -37,10 +36,14 @@ from ..._reading.call import Reading
 from ..._reading.remote import target_of
 from ..._reading.source import open_source, path_of
 from ..._writing.save import records_of
+from ._metadata import storage_info
 
 # The version that torch's writer puts into `.metadata`; None for the older
 # releases, whose metadata has no version.
 _VERSION = getattr(filesystem, "CURRENT_DCP_VERSION", None)
+
+# The descriptor of torch's extension ZStandard.
+_ZSTD = "stream.zstd/1"
 
 # Data files of saves by torch's writer or by this one.
 _DATA_FILE = re.compile(r"__(\d+)_\d+(-[0-9a-f]{12})?\.distcp")
@@ -77,6 +80,10 @@ class Writer(StorageWriter):
         single_file_per_rank also into how many files it divides its entries.
     durability: "full": survives loss of power when the save returns. "none":
         may be lost with the machine. None: as configured.
+    compress: "zstd" compresses each entry, as torch's extension ZStandard does.
+        Readers need haulway, or the package `zstandard` and a release of torch
+        that has extensions (2.6 has none). None: entries are stored as they
+        are.
     remote: how a URL is reached; see docs/remote.md.
 
     If a save over an older checkpoint is killed, the directory holds the old
@@ -91,8 +98,14 @@ class Writer(StorageWriter):
     """
 
     def __init__(self, path, *, overwrite=True, single_file_per_rank=True,
-                 thread_count=1, durability=None, **remote):
+                 thread_count=1, durability=None, compress=None, **remote):
         super().__init__()
+        if compress not in (None, "zstd"):
+            raise InvalidArgumentError(
+                f"compress is {compress!r}: expected None or 'zstd'",
+                "kInvalidArgument",
+            )
+        self._transforms = () if compress is None else (_ZSTD,)
         if type(thread_count) is not int or thread_count < 1:
             raise InvalidArgumentError(
                 f"thread_count is {thread_count!r}: expected a number from 1 on",
@@ -198,7 +211,7 @@ class Writer(StorageWriter):
             ".metadata" if self._rank is None else f"__{self._rank}.metadata"
         )
         files = _haulway.FileSet(self._durability)
-        self._put(name, [pickle.dumps(metadata, 4)], files)
+        self._put(name, [pickle.dumps(metadata, 4)], files=files)
         files.commit(None if self._is_remote else
                      functools.partial(self._replaced, metadata))
 
@@ -246,18 +259,14 @@ class Writer(StorageWriter):
         target = target_of(self._path_of(name), self._remote)
         return target if files is None else _haulway.file_of_set(files, target)
 
-    def _put(self, name, items, files=None):
+    def _put(self, name, items, compressed=False, files=None):
         """Writes a file of items, in a FileSet if one is given; returns the
         (offset, length) of each."""
-        ranges, _ = _haulway.write_items(
-            self._target(name, files), items, {
-                **{option: given("save", option, None)
-                   for option in ("storage_alignment", "compute_crc32",
-                                  "threads")},
-                "durability": self._durability,
-            }, None,
+        return _haulway.write_items(
+            self._target(name, files), items,
+            for_saving("torch", {"durability": self._durability}), None,
+            compressed,
         )
-        return ranges
 
     def _files(self, items):
         """Returns the items of each file; items that are not tensors come
@@ -287,9 +296,12 @@ class Writer(StorageWriter):
         ranges = self._put(name, [
             _encoded(planner.resolve_data(item), item, alignment, allowed)
             for item in items
-        ])
+        ], compressed=bool(self._transforms))
         return [
-            WriteResult(item.index, length, _StorageInfo(name, offset, length))
+            WriteResult(
+                item.index, length,
+                storage_info(name, offset, length, self._transforms),
+            )
             for item, (offset, length) in zip(items, ranges)
         ]
 
