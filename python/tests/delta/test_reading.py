@@ -49,6 +49,30 @@ def test_golden_versions_are_what_was_published(name):
         assert haulway.verify(path / INDEX, base=base).ok
 
 
+@pytest.mark.parametrize("name", SETS)
+def test_golden_versions_of_servers(name, nginx, bucket, endpoint, tmp_path,
+                                    monkeypatch):
+    for key, value in (("AWS_ACCESS_KEY_ID", "AKID"),
+                       ("AWS_SECRET_ACCESS_KEY", "s3cret"),
+                       ("AWS_REGION", "us-east-1"),
+                       ("AWS_ENDPOINT_URL_S3", endpoint)):
+        monkeypatch.setenv(key, value)
+    shutil.copytree(GOLDENS / name, nginx.root / name)
+    for file in (GOLDENS / name).rglob("*"):
+        if file.is_file():
+            bucket.upload_file(str(file), "bkt", str(file.relative_to(GOLDENS)))
+    url = f"http://127.0.0.1:{nginx.port}/{name}"
+    *_, (newest, expected) = sorted(expected_of(name).items())
+    for root in (url, f"s3://bkt/{name}"):
+        base, version = f"{root}/base/", f"{root}/run/{newest}/"
+        assert haulway.manifest(version, base=base) == expected
+        out = tmp_path / "out.safetensors"
+        haulway.convert(version, out, base=base)
+        assert haulway.manifest(out) == expected
+        assert haulway.diff(version, out, base=base)
+        assert haulway.verify(version, base=base).ok
+
+
 def test_every_call_takes_a_version(run_of, tmp_path):
     states, path, base = run_of
     new = states[-1]
@@ -76,6 +100,25 @@ def test_every_call_takes_a_version(run_of, tmp_path):
     report = haulway.convert(path, tmp_path / "out.safetensors", base=base)
     assert report.tensors == len(new)
     assert same(haulway.load(tmp_path / "out.safetensors"), new)
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_a_version_is_published_to_other_processes(run_of, framework, run):
+    states, path, base = run_of
+    name = f"delta-{os.getpid()}-{framework}"
+    new = states[-1]
+    if framework == "numpy":
+        new = {name: t for name, t in new.items() if name in ("c.scale", "g.step")}
+    with haulway.publish_file(name, path, base=base, framework=framework,
+                              include=None if framework == "torch" else list(new)):
+        found = haulway.subscribe(name, timeout=10).state
+        assert same({name: torch.as_tensor(t.copy()) if framework == "numpy" else t
+                     for name, t in found.items()}, new)
+        # What cannot be decoded leaves the version before.
+        (path / "model-00000-of-00001.safetensors").write_bytes(b"")
+        with pytest.raises(haulway.Error, match="weight_v000003"):
+            haulway.publish_file(name, path, base=base)
+        assert haulway.subscribe(name, timeout=10).version == 1
 
 
 def test_verbs_take_a_version(run_of, run, tmp_path):
@@ -214,6 +257,80 @@ def test_a_view_in_the_base(tmp_path):
                 {name: t.contiguous() for name, t in after.items()})
 
 
+@pytest.mark.parametrize("missing", [1, 2])
+def test_the_base_does_not_stand_for_a_missing_version(tmp_path, missing):
+    chain(tmp_path, count=4)
+    base, run = tmp_path / "base", tmp_path / "run"
+    shutil.rmtree(run / f"weight_v{missing:06}")
+    message = f"'{missing:06}', which is missing, and .* does not say"
+    for call in (haulway.load, haulway.open):
+        with pytest.raises(haulway.MismatchError, match=message):
+            call(run / "weight_v000004", base=base)
+    report = haulway.delta.verify(run, base=base)
+    assert [one.version for one in report.findings] == ["000004"]
+    with pytest.raises(haulway.MismatchError, match=message):
+        haulway.delta.apply(tmp_path / "target", run, base=base)
+    assert not list((tmp_path / "target").glob("*.safetensors"))
+    for call in (haulway.delta.publisher, haulway.delta.compact):
+        with pytest.raises(haulway.MismatchError, match=message):
+            call(*((run,) if call is haulway.delta.publisher else
+                   (run, tmp_path / "full")), base=base)
+    assert not (tmp_path / "full").exists()
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_gap_over_http(nginx, tmp_path, missing):
+    root = nginx.root / f"gap{missing}"
+    chain(root, count=4)
+    shutil.rmtree(root / "run" / f"weight_v{missing:06}")
+    url = f"http://127.0.0.1:{nginx.port}/gap{missing}"
+    with pytest.raises(haulway.MismatchError, match=f"'{missing:06}', which is"):
+        haulway.load(f"{url}/run/weight_v000004/", base=f"{url}/base/")
+
+
+def test_a_base_that_says_which_version_it_is(tmp_path):
+    states = chain(tmp_path, count=4)
+    run = tmp_path / "run"
+    for number in (1, 2, 3):
+        shutil.rmtree(run / f"weight_v{number:06}")
+    newest = run / "weight_v000004"
+    # By its index, the name of its folder, or as receivers state it.
+    bases = [save_full(tmp_path / "stated", states[3],
+                       metadata={"version": "000003"}),
+             save_full(tmp_path / "x" / "weight_v000003", states[3]),
+             save_full(tmp_path / "received", states[3])]
+    marker = bases[2] / ".weight_sync" / "state.json"
+    marker.parent.mkdir()
+    marker.write_text('{"version": "000003"}')
+    for i, base in enumerate(bases):
+        assert same(haulway.load(newest, base=base), states[4])
+        haulway.delta.apply(tmp_path / f"target{i}", run, base=base)
+        assert same(haulway.load(tmp_path / f"target{i}"), states[4])
+    # A receiver's folder has gone on since, though its index does not say so.
+    marker.write_text('{"version": "000002"}')
+    write_index(bases[2], {**read_index(bases[2]),
+                           "metadata": {"version": "000003"}})
+    with pytest.raises(haulway.MismatchError, match="--base is version '000002'"):
+        haulway.load(newest, base=bases[2])
+
+
+def test_verify_says_what_proves_the_base(run_of, tmp_path):
+    states, path, base = run_of
+    (note,) = haulway.verify(path, base=base).notes
+    assert "'000001' builds on version '000000'" in note
+    assert "no checksum of their base" in note
+    save_full(tmp_path / "run" / "weight_v000000", states[0],
+              metadata={"version": "000000"})
+    assert haulway.verify(path).notes == []
+
+
+def test_a_base_that_is_not_there(run_of, tmp_path):
+    _, path, _ = run_of
+    with pytest.raises(haulway.NotFoundError,
+                       match="^cannot open '[^']*/none': [^;]*; of [^;]*weight"):
+        haulway.load(path, base=tmp_path / "none")
+
+
 def test_versions_over_http(nginx, tmp_path):
     root = nginx.root / "deltas"
     states = chain(root)
@@ -224,6 +341,9 @@ def test_versions_over_http(nginx, tmp_path):
         assert haulway.verify(path, base=root / "base").ok
     with pytest.raises(haulway.NotFoundError, match="base="):
         haulway.load(f"{url}/run/weight_v000003/")
+    with pytest.raises(haulway.UnsupportedError,
+                       match="local folder or an s3:// name; of http.*/run"):
+        haulway.delta.versions(f"{url}/run")
     shutil.copytree(root / "base", root / "run" / "weight_v000000")
     assert same(haulway.load(f"{url}/run/weight_v000003/"), states[-1])
 
@@ -241,6 +361,12 @@ def test_versions_on_s3(bucket, endpoint, tmp_path, monkeypatch):
     path = "s3://bkt/run/weight_v000003/"
     base = tmp_path / "base"
     assert same(haulway.load(path, base=base), states[-1])
+    for version in haulway.delta.versions("s3://bkt/run"):
+        assert not version.path.endswith("/")
+        assert same(haulway.load(version.path, base=base), states[version.number])
+    for name in ("s3://bkt/run/weight_v000009", "s3://bkt/run/updates"):
+        with pytest.raises(haulway.NotFoundError, match=f"{name[-9:]}$"):
+            haulway.load(name, base=base)
     assert same(haulway.load(path + INDEX, base=base), states[-1])
     with pytest.raises(haulway.NotFoundError, match="base="):
         haulway.load(path)

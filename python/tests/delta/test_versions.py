@@ -1,7 +1,10 @@
 """haulway.delta.versions and verify, and the verb delta."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -65,12 +68,83 @@ def test_incomplete_versions_are_listed(run_of):
     (root / "weight_v000002" / INDEX).write_text("{")
     (root / ".weight_v000009").mkdir()
     (root / "notes").mkdir()
+    shutil.copytree(root / "weight_v000001", root / "weight_v000001.bak")
     found = {one.number: one for one in haulway.delta.versions(root)}
     assert sorted(found) == [1, 2, 3, 4, 5]
     assert [n for n, one in found.items() if one.complete] == [1]
     assert found[5].missing == [INDEX] and found[2].missing == [INDEX]
     assert found[4].missing == [SHARD]
     assert found[3].missing == ["model-00002-of-00002.safetensors"]
+
+
+def test_copies_and_links_are_no_versions(run_of, tmp_path):
+    _, root = run_of
+    shutil.copytree(root / "weight_v000003", root / "before the crash")
+    shutil.copytree(root / "weight_v000001", root / "weight_v000001 (copy)")
+    for name in ("v3", "weight_v000009", "newest"):
+        (root / name).symlink_to("weight_v000003")
+    found = haulway.delta.versions(root)
+    assert [one.id for one in found] == [f"{n:06}" for n in range(1, 6)]
+    assert all(one.complete for one in found)
+    assert haulway.delta.verify(root, base=tmp_path / "base").versions == 5
+    haulway.delta.apply(tmp_path / "target", root, durability="none")
+    assert haulway.delta.prune(root).removed == ["000002", "000001"]
+    left = sorted(path.name for path in root.iterdir())
+    assert left == ["before the crash", "newest", "v3", "weight_v000001 (copy)",
+                    "weight_v000003", "weight_v000004", "weight_v000005",
+                    "weight_v000009"]
+
+
+def test_prune_leaves_links_to_other_places(run_of, tmp_path):
+    _, root = run_of
+    (tmp_path / "elsewhere").mkdir()
+    shutil.move(root / "weight_v000002", tmp_path / "elsewhere")
+    (root / "weight_v000002").symlink_to(tmp_path / "elsewhere/weight_v000002")
+    assert len(haulway.delta.versions(root)) == 5
+    report = haulway.delta.prune(root)
+    assert report.removed == ["000001"] and "000002" in report.kept
+    assert (root / "weight_v000002").is_symlink()
+    assert len(list((tmp_path / "elsewhere/weight_v000002").iterdir())) == 2
+
+
+def test_a_version_is_named_by_its_folder(tmp_path):
+    states = chain(tmp_path, count=1)
+    save_delta(tmp_path / "named" / "second", *states, "second", "first")
+    (one,) = haulway.delta.versions(tmp_path / "named")
+    assert (one.id, one.base) == ("second", "first")
+
+
+OTHER_USER = """
+import os, sys
+import haulway, haulway.delta
+os.chdir(sys.argv[1])
+os.geteuid() or os.setuid(65534)
+for call in (haulway.delta.versions, haulway.delta.verify, haulway.delta.prune):
+    try:
+        call("run")
+    except PermissionError as error:
+        print(isinstance(error, haulway.Error), error)
+"""
+
+
+@pytest.mark.parametrize("what", ["", INDEX, SHARD])
+def test_versions_that_cannot_be_read(run_of, tmp_path, what):
+    """They are not left out, and not taken for incomplete ones."""
+    _, root = run_of
+    for path in root.rglob("*"):
+        path.chmod(0o755)
+    place = root / "weight_v000002" / what
+    place.chmod(0)
+    tmp_path.chmod(0o755)
+    try:
+        done = subprocess.run([sys.executable, "-c", OTHER_USER, tmp_path],
+                              capture_output=True, text=True, check=True)
+    finally:
+        place.chmod(0o755)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stdout
+    assert all(line.startswith("True cannot ") and "run/weight_v000002" in line
+               for line in lines)
 
 
 def test_versions_below_updates_and_of_a_server(tmp_path):
@@ -133,8 +207,60 @@ def test_verify_finds_every_faulty_version(run_of, tmp_path):
     assert found["000005"].tensor is None
     # Without the base, the first chain cannot be checked.
     report = haulway.delta.verify(root)
-    assert {one.version for one in report.findings} == {
-        "000001", "000002", "000005"}
+    assert {one.version for one in report.findings} == {"000002", "000005"}
+    assert report.unchecked == ["000001"]
+
+
+def test_without_the_base_nothing_is_wrong(run_of, run, tmp_path):
+    """That the base is not named is no fault of a version, and no "no match"."""
+    _, root = run_of
+    report = haulway.delta.verify(root)
+    assert not report and not report.ok and report.findings == []
+    assert report.unchecked == ["000001", "000002"] and report.versions == 5
+    said = run("delta", "verify", root, code=2).stdout
+    assert "version 000001 and 1 more: not checked" in said and "--base" in said
+    for words in (("verify", root / "weight_v000002"),
+                  ("ls", root / "weight_v000002"),
+                  ("delta", "compact", root, tmp_path / "full", "--version", "2"),
+                  ("delta", "apply", tmp_path / "target", root, "--to", "2")):
+        said = run(*words, code=2).stderr
+        assert "'000000'" in said and "--base" in said
+    assert run("delta", "verify", root, "--base", tmp_path / "base")
+    with pytest.raises(haulway.NotFoundError, match="base="):
+        haulway.verify(root / "weight_v000001" / INDEX)
+
+
+ACTIONS = {
+    "ls": ("--bytes",),
+    "verify": ("--base", "--bytes", "--threads"),
+    "apply": ("--base", "--bytes", "--from", "--no-sync", "--threads", "--to"),
+    "fold": ("--bytes", "--from", "--no-sync", "--threads", "--to"),
+    "compact": ("--base", "--bytes", "--no-sync", "--shard", "--threads",
+                "--version"),
+    "write": ("--base", "--base-version", "--bytes", "--checksum", "--encoding",
+              "--no-sync", "--shard", "--threads", "--version"),
+    "prune": ("--dry-run", "--keep"),
+}
+VALUES = {"--bytes": (), "--no-sync": (), "--dry-run": (), "--threads": ("1",),
+          "--keep": ("1",), "--shard": ("1k",), "--encoding": ("xor",),
+          "--checksum": ("blake3",)}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_has_its_own_options(run, tmp_path, action):
+    shown = run("delta", action, "--help").stdout
+    every = {one for options in ACTIONS.values() for one in options}
+    for option in sorted(every):
+        is_own = option in ACTIONS[action]
+        assert bool(re.search(rf"(?<![\w-]){option}(?![\w-])", shown)) == is_own, (
+            action, option)
+        if not is_own:
+            value = VALUES.get(option, ("1",))
+            said = run("delta", action, "a", "b", option, *value, code=4).stderr
+            assert f"{action}: no option '{option}'" in said
+    assert all(option in run("delta", "--help").stdout for option in every)
+    for needless in set(ACTIONS) - {action}:
+        assert f"For {needless}" not in shown
 
 
 def test_checksums_of_full_versions(tmp_path):
@@ -202,6 +328,8 @@ def test_the_verb(run_of, run, tmp_path):
               code=1)
     (finding,) = json.loads(bad.stdout)["findings"]
     assert finding["version"] == "000004" and SHARD in finding["message"]
-    run("delta", "verify", root, "--base", tmp_path / "base", code=1)
+    said = run("delta", "verify", root, "--base", tmp_path / "base",
+               code=1).stdout
+    assert "version 000004: cannot open" in said and "kNotFound" not in said
     run("delta", "ls", tmp_path / "base", code=3)
     run("delta", "ls", tmp_path / "none", code=None)

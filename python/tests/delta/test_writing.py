@@ -155,6 +155,19 @@ def test_nothing_is_replaced_or_left_behind(folders):
             haulway.delta.write(root / "full0", root / "full1",
                                 root / "other" / "weight_v000001",
                                 **{"base_version": 0, **wrong})
+    for wrong in ({"version": 7, "base_version": 9},
+                  {"version": "v7", "base_version": "v9"},
+                  {"version": 9, "base_version": "v9"}):
+        with pytest.raises(haulway.InvalidArgumentError,
+                           match="base_version is '.*': expected an older"):
+            haulway.delta.write(root / "full0", root / "full1", root / "other",
+                                **wrong)
+    for wrong in ({"version": -1}, {"base_version": -1}, {"version": 2**64},
+                  {"version": 2**64 - 1}, {"version": "a/b"}, {"version": "a\n"}):
+        with pytest.raises(haulway.InvalidArgumentError,
+                           match=f"^{next(iter(wrong))} is '.*expected a number"):
+            haulway.delta.write(root / "full0", root / "full1", root / "other",
+                                **{"version": 1, "base_version": 0, **wrong})
     for wrong in ({"encoding": "add"}, {"checksum": "md5"}, {"durability": "no"},
                   {"shard": 0}):
         with pytest.raises(haulway.InvalidArgumentError):
