@@ -77,11 +77,14 @@ def test_four_processes_get_their_parts_or_the_reason_why_not(folder):
         assert all(bad.values()) and len(bad) == 5, bad
 
 
-def test_a_process_holds_its_budget_beside_its_tensors_at_most(folder):
+@pytest.mark.parametrize("how", ["memory", "memory_sent"])
+def test_a_process_holds_its_budget_beside_its_tensors_at_most(folder, how):
+    """Through shared memory of the host, and by collectives."""
     haulway.save({f"w{i}": torch.ones(4 << 20) for i in range(20)},
                  folder / "large.safetensors")
-    for (taken,) in run(folder, 2, "memory"):
-        assert taken["beside"] <= 32, taken
+    for (taken,) in run(folder, 2, how):
+        # Python and torch need a little for each message.
+        assert taken["beside"] <= 33, taken
 
 
 @pytest.mark.alone
