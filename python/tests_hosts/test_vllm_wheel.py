@@ -79,3 +79,42 @@ def test_the_text_of_the_bar_is_the_wheels():
     assert "Loading safetensors checkpoint shards" in text
     assert "Loading pt checkpoint shards" in text
     assert 'f"Loading {kind} checkpoint shards"' in ours
+
+
+def of(root, path):
+    return ast.parse((root / path).read_text())
+
+
+def test_the_weight_transfer_of_the_stub_is_that_of_the_wheel():
+    folder = "vllm/distributed/weight_transfer"
+    for module in ("base", "factory"):
+        real = functions(of(REAL, f"{folder}/{module}.py"))
+        stub = functions(of(STUB, f"{folder}/{module}.py"))
+        assert stub
+        for name, arguments in stub.items():
+            assert arguments == real[name], name
+    (engine,) = [
+        one for one in of(REAL, f"{folder}/base.py").body
+        if isinstance(one, ast.ClassDef) and one.name == "WeightTransferEngine"
+    ]
+    abstract = {
+        part.name for part in engine.body if isinstance(part, ast.FunctionDef)
+        and any(getattr(mark, "id", "") == "abstractmethod"
+                for mark in part.decorator_list)
+    }
+    assert abstract == {"init_transfer_engine", "start_weight_update",
+                        "receive_weights", "finish_weight_update", "shutdown"}
+
+
+def test_the_wheel_reloads_layer_by_layer():
+    folder = REAL / FOLDER / "reload"
+    exported = (folder / "__init__.py").read_text()
+    real = functions(ast.parse((folder / "layerwise.py").read_text()))
+    assert real["initialize_layerwise_reload"] == ["model"]
+    for name in ("initialize_layerwise_reload", "finalize_layerwise_reload"):
+        assert f'"{name}"' in exported
+    # As its own engines call it.
+    own = (REAL / "vllm/distributed/weight_transfer/ipc_engine.py").read_text()
+    assert "finalize_layerwise_reload(self.model, self.model_config)" in own
+    config = (REAL / "vllm/config/weight_transfer.py").read_text()
+    assert "backend: " in config
