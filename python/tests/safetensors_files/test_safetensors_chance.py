@@ -63,7 +63,7 @@ def test_pairs_that_cross_rows_are_refused_by_torch(tmp_path, shape, nbytes):
             assert file.get_slice("a").get_shape() == shape
             assert said(file.get_tensor, "a") == why
             assert said(lambda part: part[...], file.get_slice("a")) == why
-            assert why[1] in said(file.prefetch, {"a": (...,)})[1]
+            assert why[1] in said(file.read_ahead, {"a": (...,)})[1]
 
 
 def test_slices_of_pairs_count_pairs(tmp_path):

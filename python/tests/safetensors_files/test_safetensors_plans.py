@@ -21,7 +21,7 @@ def test_plans_are_read_once(tmp_path):
     THEIRS.torch.save_file(tensors, path)
     for backend in ("mmap", "pread"):
         with ours.safe_open(path, "pt", backend=backend) as file:
-            file.prefetch({
+            file.read_ahead({
                 "w0": slice(2, 4), "w1": [(..., slice(0, 2)), slice(0, 1)],
                 "w2": None,
             })
@@ -38,19 +38,19 @@ def test_plans_are_read_once(tmp_path):
             # Tensors outside the plan are read as usual.
             assert torch.equal(file.get_slice("w0")[1], tensors["w0"][1])
             path.rename(tmp_path / "away")
-            file.prefetch(["w3"])
-            file.prefetch()
+            file.read_ahead(["w3"])
+            file.read_ahead()
             (tmp_path / "away").rename(path)
             assert file.get_tensors()["w3"] is file.get_tensor("w3")
             same(file.get_tensors(), tensors)
-            assert said(file.prefetch, {"nope": None}) == (
+            assert said(file.read_ahead, {"nope": None}) == (
                 "SafetensorError", "File does not contain tensor nope"
             )
-            code, why = said(file.prefetch, {"w0": ([0, 1],)})
+            code, why = said(file.read_ahead, {"w0": ([0, 1],)})
             assert code == "SafetensorError" and "plan for w0" in why
-        assert said(file.prefetch) == ("SafetensorError", "File is closed")
+        assert said(file.read_ahead) == ("SafetensorError", "File is closed")
     with ours.safe_open(path, "np") as file:
-        file.prefetch({"w0": (slice(None), slice(1, 3))})
+        file.read_ahead({"w0": (slice(None), slice(1, 3))})
         part = file.get_slice("w0")
         assert numpy.array_equal(part[:, 1:3], tensors["w0"][:, 1:3])
         assert part[:, 1:3] is part[:, 1:3]
@@ -63,7 +63,7 @@ def test_equal_indices_are_one_of_a_plan(tmp_path, framework, backend):
     path = tmp_path / "x"
     THEIRS.torch.save_file({"w": torch.arange(128.0).reshape(16, 8)}, path)
     with ours.safe_open(path, framework, backend=backend) as file:
-        file.prefetch({"w": [slice(0, 4), 5, (slice(None), slice(2, 8))]})
+        file.read_ahead({"w": [slice(0, 4), 5, (slice(None), slice(2, 8))]})
         part = file.get_slice("w")
         rows = part[:4]
         for same_rows in (
@@ -87,7 +87,7 @@ def test_a_plan_leaves_indices_what_they_mean(model, framework, backend, index):
     def use(plan):
         with ours.safe_open(model, framework, backend=backend) as file:
             for one in plan:
-                said(file.prefetch, one)
+                said(file.read_ahead, one)
             part = file.get_slice("w")[index]
         return list(part.shape), part.reshape(-1).tolist()
 
@@ -101,10 +101,10 @@ def test_too_many_indices_are_refused_of_a_planned_tensor(tmp_path):
     everything = (slice(None),) * 5
     for backend, refusal in (("mmap", "IndexError"), ("pread", "SafetensorError")):
         with ours.safe_open(path, "pt", backend=backend) as file:
-            file.prefetch()
+            file.read_ahead()
             part = file.get_slice("w")
             assert said(part.__getitem__, everything)[0] == refusal
-            code, why = said(file.prefetch, {"w": everything})
+            code, why = said(file.read_ahead, {"w": everything})
             assert code == "SafetensorError" and why.startswith("plan for w: ")
 
 
@@ -116,5 +116,5 @@ def test_too_many_indices_are_refused_of_a_planned_tensor(tmp_path):
 def test_malformed_plans_are_errors_of_ours(model, plan):
     for framework, backend in (("pt", "mmap"), ("pt", "pread"), ("np", "mmap")):
         with ours.safe_open(model, framework, backend=backend) as file:
-            code, why = said(file.prefetch, plan)
+            code, why = said(file.read_ahead, plan)
             assert code == "SafetensorError" and why.startswith("plan"), why
