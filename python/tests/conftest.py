@@ -101,12 +101,17 @@ def program(command):
 @pytest.fixture
 def run(command, tmp_path):
     """Runs the command in tmp_path; if `code` is given, it must exit with
-    it."""
+    it. No message may name a place twice."""
 
     def run(*arguments, code=0, cwd=tmp_path, text=True, **options):
         done = subprocess.run([command, *map(str, arguments)], cwd=cwd,
                               capture_output=True, text=text, **options)
         assert code in (None, done.returncode), (done.stdout, done.stderr)
+        if text:
+            for line in done.stderr.splitlines():
+                places = [part for part in line.split("; ")
+                          if part.startswith(("at ", "in ", "of "))]
+                assert len(places) == len(set(places)), line
         return done
 
     return run

@@ -4,6 +4,7 @@ receiver of SGLang, as its behaviour is documented."""
 import hashlib
 import json
 import pathlib
+import shutil
 import zlib
 
 import blake3
@@ -141,10 +142,10 @@ def write_index(folder, index):
     (folder / INDEX).write_text(json.dumps(index))
 
 
-def chain(root, count=3, seed=0, **options):
+def chain(root, count=3, seed=0, size=4000, **options):
     """Writes root/base and root/run with `count` deltas. Returns the states,
     of the base first."""
-    states = [model(seed)]
+    states = [model(seed, size)]
     save_full(root / "base", states[0], shards=2)
     for version in range(1, count + 1):
         states.append(step(states[-1], seed + version))
@@ -157,7 +158,8 @@ def receive(local, source, target):
     """Pulls versions as SGLang's receiver does. `local` holds the checkpoint of
     version 0, or of the last version pulled.
 
-    Raises ValueError for a wrong checksum or order.
+    A full version replaces all files. Raises ValueError for a wrong checksum or
+    order.
     """
     state = local / ".weight_sync" / "state.json"
     state.parent.mkdir(exist_ok=True)
@@ -166,11 +168,16 @@ def receive(local, source, target):
         folder = source / f"weight_v{have + 1:06}"
         metadata = read_index(folder)["metadata"]
         if "delta_encoding" not in metadata:
-            raise ValueError("a full version")
-        if int(metadata["base_version"]) != have:
-            raise ValueError("another base")
-        have = int(metadata["version"])
-        _apply(local, folder, metadata)
+            for path in local.iterdir():
+                if path.is_file():
+                    path.unlink()
+            shutil.copytree(folder, local, dirs_exist_ok=True)
+            have += 1
+        else:
+            if int(metadata["base_version"]) != have:
+                raise ValueError("another base")
+            have = int(metadata["version"])
+            _apply(local, folder, metadata)
         state.write_text(json.dumps({"version": f"{have:06}"}))
 
 

@@ -188,6 +188,12 @@ def memory(rank, world):
     return {"beside": (status("VmHWM") - before - own) / (1 << 20)}
 
 
+def memory_sent(rank, world):
+    """The same by collectives."""
+    _together._SHARES_MEMORY = False
+    return memory(rank, world)
+
+
 def without_the_last(rank, world, number):
     """Loads while the last process sends itself a signal between two rounds;
     returns the exceptions of the others."""
@@ -295,12 +301,13 @@ if __name__ == "__main__":
     FOLDER = pathlib.Path(sys.argv[1])
     rank, world = join(held="holder" in sys.argv[2])
     results = {"good": good, "sent": sent, "bad": bad, "memory": memory,
+               "memory_sent": memory_sent,
                "killed": killed, "stopped": stopped, "stalls": stalls,
                "stalls_and_killed": stalls_and_killed, "busy": busy,
                "holder_stops": holder_stops, "holder_fails": holder_fails}
     for name in sys.argv[2].split(","):
         said = results[name](rank, world)
         print(json.dumps(said), flush=True)
-        if name in ("good", "sent", "bad", "memory"):
+        if name in ("good", "sent", "bad", "memory", "memory_sent"):
             dist.barrier()
     os._exit(0)  # Failed collectives are never completed.

@@ -42,10 +42,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 import haulway.torch.dcp
 warnings.simplefilter("ignore")
-number, out, writer, tensors, items = sys.argv[1:]
+number, out, writer, distributed, tensors, items = sys.argv[1:]
 names = [f"layer.{i}" for i in range(int(tensors))]
 more = {} if writer == "Writer" else {
-    "fqn_to_index_mapping": {name: 1 + i // 2 for i, name in enumerate(names)}}
+    "fqn_to_index_mapping": {name: 1 + i // 2 for i, name in enumerate(names)},
+    "save_distributed": distributed == "True"}
 dcp.save({name: torch.full((int(items),), float(number)) for name in names},
          storage_writer=getattr(haulway.torch.dcp, writer)(out, **more),
          no_dist=True)
@@ -118,10 +119,10 @@ def _shards(form, work):
     return len(done.files) > 2
 
 
-def _saving(writer):
+def _saving(writer, distributed=False):
     def words(command, work, out, number):
         return [sys.executable, "-c", _DCP, str(number), out, writer,
-                *map(str, (TENSORS, ITEMS))]
+                *map(str, (distributed, TENSORS, ITEMS))]
     return words
 
 
@@ -133,6 +134,8 @@ def kinds():
         Kind("dcp.save, Writer", _saving("Writer"), "", is_slow=True),
         Kind("dcp.save, SafetensorsWriter", _saving("SafetensorsWriter"),
              "model.safetensors.index.json", is_slow=True),
+        Kind("dcp.save, SafetensorsWriter, distributed",
+             _saving("SafetensorsWriter", distributed=True), "", is_slow=True),
     ]
     for form in haulway.formats():
         with tempfile.TemporaryDirectory() as work:

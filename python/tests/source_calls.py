@@ -36,7 +36,7 @@ VALUES = {
 OTHERS = {
     "obj", "tensors", "tensor_dict", "tensor", "data", "verb", "handle", "state",
     "nbytes", "message", "bytes", "safe_globals", "key", "section", "core",
-    "module", "code", "value", "options", "dtype",
+    "module", "code", "value", "options", "dtype", "dir_or_url",
 }
 # These only write, whatever their parameters' names.
 WRITES = ("save", "writer", "s3_upload", "PyTorchFileWriter",
@@ -189,6 +189,7 @@ WAYS = {
     "info": "FILE.pt",
     "cat": "FILE.pt a",
     "verify": "FILE.pt",
+    "sign": "FILE.pt --private-key key.pem --out out.sig",
     "verify --manifest": "plain.pt --manifest FILE.json",
     "scan": "FILE.pt",
     "load": "FILE.pt",
@@ -209,6 +210,8 @@ WAYS = {
     "get": "FILE.pt out.pt --verify",
     "put": "FILE.pt out.pt",
     "delta": "write plain.pt FILE.pt out.version --version 1 --base-version 0",
+    "latest": ".",
+    "prune": ". --keep 1",
     "arena": "ls",
     "bulk": "info FILE.pt",
     "completion": "bash",

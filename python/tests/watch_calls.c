@@ -77,6 +77,13 @@ int rename(const char* from, const char* to) {
                                                                          to);
 }
 
+int renameat2(int from, const char* name, int to, const char* other,
+              unsigned flags) {
+  say("renameat2", other);
+  return ((int (*)(int, const char*, int, const char*, unsigned))dlsym(
+      RTLD_NEXT, "renameat2"))(from, name, to, other, flags);
+}
+
 int close(int fd) {
   const char* part = getenv("FAIL_CLOSE");
   int fails = 0;

@@ -289,10 +289,10 @@ def test_verbs_refuse_the_options_of_others_by_their_flags(run, tmp_path):
                     is_taken = True
                 assert is_taken == (title == those[0] or verb in those), flag
     done = run("bulk", "scan", ".", "--exclude", "x", code=4)
-    assert done.stderr == ("haulway: bulk scan has no option --exclude, but bulk "
-                           "manifest, convert has\n")
+    assert done.stderr == ("haulway: bulk scan has no option --exclude: expected it "
+                           "for manifest or convert only\n")
     assert run("bulk", "scan", ".", "-o", "x", code=4).stderr.endswith(
-        "no option --out, but bulk convert has\n")
+        "no option --out: expected it for convert only\n")
 
 
 def test_a_directory_is_a_format_to_convert_to(run, tmp_path):

@@ -94,6 +94,8 @@ def test_no_call_casts_what_has_scales(tmp_path, call, weight, scales, dtype):
         CALLS[call](path, out, "f16")
     assert f"'m.w{weight}'" in str(caught.value)
     assert "quantized" in str(caught.value)
+    assert "; in '" in str(caught.value)
+    assert len(set(said := str(caught.value).split("; "))) == len(said)
     assert path.read_bytes() == before
     assert not out.exists() and not list(tmp_path.glob("bulk/*.safetensors"))
 

@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 
 import haulway
+import haulway.delta
 from needed_metadata import needed
 
 MUST_FAIL = pathlib.Path(__file__).parents[3] / "testdata" / "must_fail"
@@ -557,14 +558,15 @@ def test_signs_of_a_tensor_are_printed_as_torch_does(run, tmp_path):
     assert "sign of dtype BOOL" in run("cat", path, "b", code=2).stderr
 
 
-def drawn(command, columns, *words):
+def drawn(command, columns, *words, to="stderr"):
     """Runs the command on a terminal of so many columns; returns the lines that
     it draws on it."""
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ,
                 struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen([command, *map(str, words)], stderr=other,
-                          stdout=subprocess.DEVNULL) as child:
+    with subprocess.Popen([command, *map(str, words)], **{
+            "stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL,
+            to: other}) as child:
         os.close(other)
         shown = b""
         while True:
@@ -587,6 +589,56 @@ def test_a_progress_line_fits_into_the_terminal(command, tmp_path, columns):
     assert lines and all(len(line) < columns for line in lines)
     if columns == 200:
         assert lines[0].startswith("...") and "model.safetensors: 100%" in lines[-1]
+
+
+def test_a_long_name_does_not_widen_every_row(command, run, tmp_path):
+    names = ["n" * 3000, "ä" * 300, "short"]
+    path = tmp_path / "long.safetensors"
+    haulway.save({name: numpy.zeros(2) for name in names}, path)
+    rows = run("ls", path).stdout.splitlines()
+    assert max(map(len, (row for row in rows if "nn" not in row and
+                         "ää" not in row))) < 300
+    # Whole where a program reads it.
+    assert names[0] in "".join(rows) and names[1] in "".join(rows)
+    listed = json.loads(run("ls", path, "--json").stdout)
+    assert {one["name"] for one in listed["tensors"]} == set(names)
+    for columns in (60, 120):
+        lines = drawn(command, columns, "ls", path, to="stdout")
+        assert max(map(len, lines)) < 2 * columns
+        assert "n" * (columns // 2 - 1) + "…" in "".join(lines)
+
+
+def test_whole_paths_are_in_messages(run, tmp_path):
+    path = tmp_path / ("folder " * 12) / ("model" * 20) / "a.safetensors"
+    assert f"cannot open '{path}'" in run("ls", path, code=2).stderr
+    with pytest.raises(haulway.NotFoundError) as raised:
+        haulway.load(path)
+    assert f"cannot open '{path}'" in str(raised.value)
+
+
+def test_a_home_that_no_shell_expanded(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    haulway.save({"a": numpy.zeros(2)}, "a.safetensors")
+    for words in (("ls", "~/a.safetensors"), ("verify", "a.safetensors", "--base=~/b"),
+                  ("convert", "a.safetensors", "~/out.safetensors")):
+        said = run(*words, code=4, cwd=tmp_path).stderr
+        assert "'~/" in said and "did not expand" in said
+    for call in (haulway.load, haulway.open, haulway.verify,
+                 haulway.delta.versions,
+                 lambda path: haulway.save({"a": numpy.zeros(2)}, path),
+                 lambda path: haulway.load("a.safetensors", base=path),
+                 lambda path: haulway.delta.publisher(path, "a.safetensors"),
+                 lambda path: haulway.delta.apply(path, "run"),
+                 lambda path: haulway.convert("a.safetensors", path)):
+        with pytest.raises(haulway.NotFoundError, match=r"expanduser\('~/x'\)"):
+            call("~/x")
+    assert os.listdir() == ["a.safetensors"]
+    # A folder of that name is one, and so is a file whose name begins so.
+    os.mkdir("~")
+    haulway.save({"a": numpy.zeros(2)}, "~/x.safetensors")
+    haulway.save({"a": numpy.zeros(2)}, "~x.safetensors")
+    assert run("ls", "~/x.safetensors", cwd=tmp_path)
+    assert haulway.load("~x.safetensors")
 
 
 def test_an_interrupt_counts_more_than_files_that_are_done(run, command, tmp_path):

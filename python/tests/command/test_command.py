@@ -50,12 +50,18 @@ def test_a_closed_pipe_ends_it_by_its_signal(haulway, small):
     assert done.returncode == -signal.SIGPIPE and done.stderr == b""
 
 
-def test_a_full_disk_is_told(haulway, small):
+@pytest.mark.parametrize("words", [
+    ["ls"], ["info"], ["verify"], ["scan"], ["ls", "--json"], ["manifest"],
+    ["--help"],
+], ids=" ".join)
+def test_a_full_disk_is_told_with_its_cause(haulway, small, words):
+    words = words if words == ["--help"] else [*words, small]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([*haulway, "ls", small], stdout=full,
+        done = subprocess.run([*haulway, *words], stdout=full,
                               stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
-    assert "cannot write to standard output" in done.stderr
+    assert done.stderr == ("haulway: cannot write to standard output: "
+                           "No space left on device (errno 28)\n")
 
 
 def test_an_interrupt_ends_it_with_130(haulway, tmp_path):

@@ -97,5 +97,5 @@ def test_a_text_is_installed_where_the_shell_looks(
 
     done = run("completion", shell, "--install", code=2, preexec_fn=no_bytes,
                env={**environment, variable: str(tmp_path / "new/folder")})
-    assert f"File too large (errno 27); at byte 0; of {tmp_path}" in done.stderr
+    assert "File too large (errno 27)" in done.stderr
     assert not (tmp_path / "new").exists()

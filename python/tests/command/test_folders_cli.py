@@ -65,6 +65,16 @@ def test_verify_lists_every_file_of_a_folder(run, model):
     assert "config" not in run("verify", "-q", model).stdout
 
 
+def test_what_a_save_has_not_ended_is_no_file_of_the_folder(run, model):
+    """Neither one that goes on nor one that was killed is a fault."""
+    (model / ".b.bin.1-0.haulway-tmp").write_bytes(b"PK\3\4")
+    for verb in ("ls", "verify", "info"):
+        assert "haulway-tmp" not in run(verb, model).stdout
+    for verb in ("verify", "manifest"):
+        assert "haulway-tmp" not in run("bulk", verb, model).stdout
+    assert "haulway-tmp" in run("scan", model, code=None).stdout
+
+
 def test_the_worst_of_a_folder_counts(run, model):
     data = bytearray((model / "a.bin").read_bytes())
     data[data.index(b"\0\0\x80?")] ^= 1

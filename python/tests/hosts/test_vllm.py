@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import haulway
+import haulway.delta
 import haulway.vllm
 
 STUB = pathlib.Path(__file__).parents[1] / "vllm_stub"
@@ -89,6 +90,9 @@ def test_the_entry_point_registers_the_format_once(vllm):
 def test_another_name_is_taken_only_if_that_is_said(vllm, monkeypatch):
     monkeypatch.setenv("HAULWAY_VLLM_TAKE_OVER", "1")
     haulway.vllm._registered.clear()
+    importlib.import_module(
+        "vllm.distributed.weight_transfer.factory"
+    ).WeightTransferEngineFactory._registry.clear()
     haulway.vllm.register()
     assert vllm.LOADERS["runai_streamer"] is vllm.LOADERS["haulway"]
 
@@ -161,6 +165,36 @@ def test_weights_may_be_elsewhere(vllm, folder, tmp_path, nginx):
     assert len(list(loader.get_all_weights(where, Model([])))) == 1
 
 
+def test_a_version_of_weights_is_loaded(vllm, tmp_path):
+    state = {name: tensor for shard in SHARDS.values()
+             for name, tensor in shard.items()}
+    after = {**state, NAMES[1]: state[NAMES[1]] + 1}
+    base, version = tmp_path / "base.safetensors", tmp_path / "run/weight_v000001"
+    haulway.save(state, base)
+    haulway.save(after, tmp_path / "after.safetensors")
+    haulway.delta.write(base, tmp_path / "after.safetensors", version,
+                        version=1, base_version=0)
+    same = haulway.delta.write(
+        version, version, tmp_path / "run/weight_v000002", version=2,
+        base_version=1, base=base).path  # It has no file but the index.
+    (tmp_path / "config").mkdir()
+    for extra, model in (({}, version), ({}, same),
+                         ({"uri": str(version)}, tmp_path / "config")):
+        loader = vllm.get_model_loader(config({**extra, "base": str(base)}))
+        model = model_at(model)
+        assert loader.download_model(model) is None
+        kept = list(loader.get_all_weights(model, Model(NAMES)))
+        assert sorted(name for name, _ in kept) == sorted(NAMES)
+        assert all(torch.equal(tensor, after[name]) for name, tensor in kept)
+        assert len({tensor.data_ptr() for _, tensor in kept}) == 3
+    with pytest.raises(haulway.NotFoundError, match="'000000'.*base="):
+        list(vllm.get_model_loader(config()).get_all_weights(
+            model_at(version), Model(NAMES)))
+    next(version.glob("*.safetensors")).write_bytes(b"")
+    with pytest.raises(haulway.Error, match="weight_v000001"):
+        list(loader.get_all_weights(model_at(version), Model(NAMES)))
+
+
 def test_what_a_model_asks_for_is_heeded(vllm, folder):
     loader, model = vllm.get_model_loader(config()), Model([])
     model.is_unused_checkpoint_weight = lambda name: "model-00010" in name
@@ -180,7 +214,7 @@ def test_what_a_model_asks_for_is_heeded(vllm, folder):
 
 
 @pytest.mark.parametrize("extra, said", [
-    ({"nope": 1, "io": "auto"}, "haulway has nope: expected device_direct, "
+    ({"nope": 1, "io": "auto"}, "haulway has nope: expected base, device_direct, "
      "enable_weights_track, io, memory_limit, threads, uri, verify"),
     ({"threads": -1}, "threads"), ({"io": "fast"}, "io: expected .auto."),
     ({"memory_limit": "x"}, "memory_limit"), ({"uri": 3}, "uri is 3: expected a str"),

@@ -13,7 +13,7 @@ import pytest
 
 import haulway
 import haulway.torch.dcp as dcp
-from haulway import delta, ipc, lightning, tensorizer
+from haulway import delta, ipc, lightning, tensorizer, transformers
 from haulway.archive import PyTorchFileReader, PyTorchFileWriter
 from haulway.fsspec import HaulwayFileSystem
 from haulway.safetensors import TensorSpec, safe_open
@@ -58,6 +58,8 @@ def of_haulway(folder, small):
     plan = haulway.plan({"w": np.zeros(4)})
     writer = haulway.writer(folder / "new.safetensors")
     publication = haulway.publish("described", {"w": np.zeros(4)})
+    run = haulway.Checkpoints(folder / "run")
+    run.save({"w": np.zeros(4)}, 1, metadata={HOSTILE: HOSTILE})
     return [
         checkpoint,
         checkpoint.get_slice(HOSTILE),
@@ -72,6 +74,7 @@ def of_haulway(folder, small):
         publication, haulway.subscribe("described"),
         haulway.scan(folder / "hostile.safetensors"), haulway.formats()[0],
         haulway.bulk("info", folder / "hostile.safetensors", jobs=1),
+        run, run.latest(),
     ]
 
 
@@ -80,20 +83,27 @@ def of_others(folder, small):
     broadcast = ipc.broadcast_from_subprocess(numbers, 1)
     lightning_io = object.__new__(lightning.HaulwayCheckpointIO)
     lightning_io._options = {"durability": "none", "bearer_token": "secret"}
+    # Made without their hosts.
+    saving = object.__new__(lightning.HaulwayCheckpoint)
+    saving.__init__(folder / "run", every_n_train_steps=3)
+    checking = object.__new__(transformers.CheckpointCallback)
+    checking.__init__()
     tensors = str(folder / "hostile.tensors")
     memory = utils.CPUMemoryUsage(1 << 40, 1 << 40)
     gpu = utils.GlobalGPUMemoryUsage(1 << 40, 1 << 40, 0)
     of_torch = utils.TorchGPUMemoryUsage(1, 2, 3, 4)
+    handle = safe_open(folder / "hostile.safetensors", "pt")
     return [
         PyTorchFileReader(small), PyTorchFileWriter(folder / "w.pt"),
-        HaulwayFileSystem(), lightning_io, ipc.BytesHandler(),
+        HaulwayFileSystem(), lightning_io, saving, checking, ipc.BytesHandler(),
         ipc.NumpyHandler(), ipc.TorchHandler(), ipc.SharedMemoryArena(1 << 20),
         pool, ipc.SharedMemoryRingBuffer(1 << 20), broadcast,
         broadcast.consumers[0],
         ipc.DataLoader(range(9), batch_size=3, max_shared_bytes=1 << 20),
         ipc.StatefulDataLoader(range(9)),
         TensorSpec(dtype="float32", shape=[2], data_ptr=0, data_len=8),
-        safe_open(folder / "hostile.safetensors", "np"),
+        handle, handle.get_slice(HOSTILE), handle.get_tensor_meta(HOSTILE),
+        handle.prefetch(),
         tensorizer.EncryptionParams.random(), tensorizer.DecryptionParams(),
         tensorizer.TensorDeserializer(tensors),
         tensorizer.TensorSerializer(str(folder / "t.tensors")),
@@ -101,6 +111,7 @@ def of_others(folder, small):
         stream_io.CURLStreamFile(tensors), stream_io.RedisStreamFile(tensors),
         memory, gpu, of_torch, utils.MemoryUsage(memory, gpu, of_torch),
         *delta.versions(VERSIONS),
+        delta.publisher(folder / "versions", {"w": np.zeros(4)}),
         dcp.LoadPlanner(), dcp.Reader("https://me:word@host/x?token=1"),
         dcp.Writer(folder / "dcp"), dcp.SafetensorsReader("x"),
         dcp.SafetensorsWriter("x"), set_default_mmap_options(2),

@@ -17,6 +17,7 @@ import pytest
 import arena_workers
 import haulway
 from haulway import ipc
+from signed_models import key
 
 ARRAYS = {"w": np.arange(3000.0)}
 
@@ -208,6 +209,8 @@ WITH_PROGRESS = {
     "diff": lambda file, new: haulway.diff(file, file, progress=wrong),
     "tensor_stats": lambda file, new: haulway.tensor_stats(file, progress=wrong),
     "repair": lambda file, new: haulway.repair(file, new, progress=wrong),
+    "sign": lambda file, new: haulway.sign(
+        file, new, private_key=key("p256.pem"), progress=wrong),
     "save": lambda file, new: haulway.save(ARRAYS, new, progress=wrong),
     "save_async": lambda file, new: haulway.save_async(
         ARRAYS, new, progress=wrong).result(),

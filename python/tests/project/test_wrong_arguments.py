@@ -51,6 +51,14 @@ def _closed(kind, **arguments):
 
 # The call, its other arguments, and the types that each argument accepts.
 CALLS = {
+    "latest": (haulway.latest, {"dir_or_url": "in"}, {
+        "dir_or_url": PATH, "verified": FLAG, "layout": NOTHING}),
+    "prune": (haulway.prune, {"dir_or_url": "in", "keep": 1}, {
+        "dir_or_url": PATH, "keep": NUMBER, "dry_run": FLAG,
+        "layout": NOTHING}),
+    "Checkpoints": (haulway.Checkpoints, {"dir_or_url": "in"}, {
+        "dir_or_url": PATH, "keep": NUMBER, "every": NUMBER, "format": NOTHING,
+        "verify": FLAG, "durability": NOTHING, "group": NOTHING}),
     "open": (haulway.open, {"path": "in.pt", "framework": "numpy"},
              {"path": SOURCE, "framework": NOTHING, "mmap": FLAG}),
     "load": (haulway.load, {"path": "in.pt", "framework": "numpy"}, {
@@ -98,6 +106,11 @@ CALLS = {
                  {"path": SOURCE, "include": TEXT, "exclude": TEXT}),
     "tensor_stats": (haulway.tensor_stats, {"path": "in.pt"},
                      {"path": SOURCE, "include": TEXT, "exclude": TEXT}),
+    "sign": (haulway.sign, {"model": "in.pt", "private_key": "key.pem"}, {
+        "model": PATH, "out": PATH, "private_key": PATH, "passphrase": SOURCE,
+        "signing_certificate": PATH, "certificate_chain": PATH, "hash": TEXT,
+        "shard_size": NUMBER | TEXT, "ignore_paths": PATH, "ignore_git_paths": FLAG,
+        "allow_symlinks": FLAG, "threads": NUMBER, "progress": NOTHING}),
     "repair": (haulway.repair, {"path": "in.pt", "out": "out.pt"}, {
         "path": SOURCE, "out": PATH, "sources": SOURCE, "to": TEXT}),
     "save": (haulway.save, {"obj": DATA, "path": "out.pt"},

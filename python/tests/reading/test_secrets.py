@@ -10,6 +10,7 @@ import pytest
 
 import haulway
 import haulway.tensorizer
+import signed_models
 from haulway import _options
 from haulway.tensorizer import (
     DecryptionParams,
@@ -102,6 +103,8 @@ WRITES = {
 REMOTE_ONLY = {
     "put": lambda **o: haulway.put(FILE, OUT, **o),
     "writer": lambda **o: haulway.writer("new.safetensors", **o),
+    "latest": lambda **o: haulway.latest("run", **o),
+    "prune": lambda **o: haulway.prune("run", 1, **o),
     "fsspec": lambda **o: _filesystem(**o),
 }
 # Options of the whole process and of a block.
@@ -110,8 +113,12 @@ CONFIGURED = {
     "config.load": lambda **o: [
         setattr(haulway.config.load, *one) for one in o.items()],
 }
+SIGNS = {
+    "sign": lambda **o: haulway.sign(
+        FILE, "new.sig", private_key=signed_models.key("p256.pem"), **o),
+}
 TAKES = {"key": {**READS, **WRITES, **CONFIGURED},
-         "passphrase": {**READS, **WRITES, **CONFIGURED},
+         "passphrase": {**READS, **WRITES, **SIGNS, **CONFIGURED},
          "bearer_token": {**READS, **WRITES, **REMOTE_ONLY, **CONFIGURED}}
 TAKES["proxy"] = TAKES["headers"] = TAKES["bearer_token"]
 

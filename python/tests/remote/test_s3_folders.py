@@ -52,7 +52,9 @@ def test_a_folder_opens_by_its_checkpoint(model, tmp_path):
         assert sorted(checkpoint.keys()) == ["a", "b"]
     haulway.convert(model, tmp_path / "out.npz")
     same(haulway.load(tmp_path / "out.npz", "numpy"))
-    haulway.get(model, tmp_path / "index.json")
+    with pytest.raises(haulway.InvalidArgumentError, match="is a folder"):
+        haulway.get(model, tmp_path / "index.json")
+    haulway.get(f"{model}model.safetensors.index.json", tmp_path / "index.json")
     assert "weight_map" in (tmp_path / "index.json").read_text()
 
 

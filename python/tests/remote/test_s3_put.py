@@ -1,10 +1,14 @@
 """Uploads to S3 by the command, with moto's server."""
 
+import base64
+import hashlib
 import io
 import json
 import os
+import re
 import signal
 import time
+import zlib
 
 import pytest
 import safetensors.torch
@@ -242,13 +246,80 @@ def test_an_answer_that_names_other_bytes_is_seen(
             return b"HTTP/1.1 200 X\r\n%s\r\nContent-Length: 0\r\n\r\n" % header
         return None
 
-    is_part = size > 8 << 20
     with ScriptedServer(store(answer)) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3",
                            f"http://127.0.0.1:{server.port}")
-        put = lambda: haulway.put(b"1" * size, "s3://bkt/k")  # noqa: E731
-        if is_part and b"crc32" not in header:
-            put()  # A part's ETag is no digest that all stores agree on.
+        with pytest.raises(haulway.MismatchError):
+            haulway.put(b"1" * size, "s3://bkt/k")
+
+
+def parts_store(joined, kind=b""):
+    """A store that answers parts with their MD5 and the end of an upload with
+    `joined`: a function of the parts by number. kind: a header of all answers.
+    """
+    parts = {}
+
+    def answer(head, body):
+        if number := re.search(rb"partNumber=(\d+)", head):
+            parts[int(number[1])] = body
+            tag, text = hashlib.md5(body).hexdigest().encode(), b""
+        elif head.startswith(b"POST") and b"uploads" not in head.split()[1]:
+            text = (b"<CompleteMultipartUploadResult>%s"
+                    b"</CompleteMultipartUploadResult>"
+                    % joined([parts[i] for i in sorted(parts)]))
+            tag = b"1"
+        elif head.startswith(b"POST"):
+            text, tag = (b"<InitiateMultipartUploadResult><UploadId>1</UploadId>"
+                         b"</InitiateMultipartUploadResult>"), b"1"
         else:
-            with pytest.raises(haulway.MismatchError):
-                put()
+            return None
+        return (b"HTTP/1.1 200 OK\r\nETag: \"%s\"\r\n%sContent-Length: %d"
+                b"\r\n\r\n%s" % (tag, kind, len(text), text))
+
+    return store(answer)
+
+
+def etag_of(parts):
+    md5s = b"".join(hashlib.md5(one).digest() for one in parts)
+    return (f'<ETag>"{hashlib.md5(md5s).hexdigest()}-{len(parts)}"</ETag>'
+            .encode())
+
+
+def crc_of(parts):
+    crcs = b"".join(zlib.crc32(one).to_bytes(4, "big") for one in parts)
+    text = base64.b64encode(zlib.crc32(crcs).to_bytes(4, "big"))
+    return b"<ETag>1</ETag><ChecksumCRC32>%s-%d</ChecksumCRC32>" % (
+        text, len(parts))
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+@pytest.mark.parametrize("joined", [etag_of, crc_of])
+def test_parts_together_are_those_that_were_sent(
+    environment, monkeypatch, tmp_path, joined, by_path
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if joined is crc_of:
+        monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_supported")
+    data = os.urandom((17 << 20) + 5)
+    path = tmp_path / "f"
+    path.write_bytes(data)
+
+    def put(of_parts, kind=b""):
+        with ScriptedServer(parts_store(of_parts, kind)) as server:
+            monkeypatch.setenv("AWS_ENDPOINT_URL_S3",
+                               f"http://127.0.0.1:{server.port}")
+            haulway.put(path if by_path else data, "s3://bkt/k")
+
+    put(joined)
+    # A part is missing, changed, or in another place.
+    for change in (lambda parts: parts[:-1],
+                   lambda parts: [parts[0][:-1] + b"?", *parts[1:]],
+                   lambda parts: parts[::-1]):
+        def lie(parts, change=change):
+            return joined(change(parts))
+
+        with pytest.raises(haulway.MismatchError, match="the store's"):
+            put(lie)
+        if joined is etag_of:  # The ETags of such an object are no MD5s.
+            put(lie, b"x-amz-server-side-encryption: aws:kms\r\n")

@@ -172,8 +172,8 @@ def test_calls(liar, lie, tmp_path):
 def test_verbs(liar, lie, served, run, command, tmp_path):
     for way in WAYS:
         line = words(way, lambda name: liar.server.url(f"/{name}"))
-        if not any("://" in word for word in line):
-            continue
+        if not any("://" in word for word in line) or line[0] == "sign":
+            continue  # Only what lies on this machine is signed.
         line = [str(served / word) if (served / word).exists() else word
                 for word in line]
         told = []

@@ -171,7 +171,7 @@ def test_the_file_of_a_rank_is_as_safe_as_torch_says(rank_file):
     assert report.safe, report.reason
     needed = report.reason.partition("after `")[2].rstrip("`")
     assert needed == "import torch.distributed.tensor"
-    assert haulway.open(rank_file).keys() == ["w", "w._local_tensor", "step"]
+    assert haulway.open(rank_file).keys() == ["w", "step"]
     assert read().returncode != 0 and read(f"{needed}\n").returncode == 0
     load = "import haulway, sys; haulway.load(sys.argv[1])"
     told = subprocess.run([sys.executable, "-c", load, rank_file],
@@ -179,6 +179,24 @@ def test_the_file_of_a_rank_is_as_safe_as_torch_says(rank_file):
     assert f"is not allowed before `{needed}`" in told.stderr
     subprocess.run([sys.executable, "-W", "ignore", "-c", f"{needed}\n{load}",
                     rank_file], check=True)
+
+
+def test_the_part_of_a_rank_is_no_tensor_without_a_word(rank_file, run, tmp_path):
+    for verb in ("ls", "info", "manifest", "cat"):
+        told = run(verb, rank_file, *(["step"] if verb == "cat" else [])).stderr
+        assert ("; 'w' is the part of a tensor that one process of several saved: "
+                "open the folder with the files of all; haulway scan tells "
+                "more") in told
+    assert "one process of several" in run("verify", rank_file).stdout
+    out = tmp_path / "out.safetensors"
+    refused = run("convert", rank_file, out, code=2).stderr.splitlines()[-1]
+    assert refused.startswith(
+        "haulway: a torch.distributed.tensor.DTensor, of which this file has the "
+        "part of the process that saved it: convert the folder with the files ")
+    assert refused.endswith(f"; in 'w'; of {rank_file}")
+    assert not out.exists()
+    run("convert", rank_file, out, "--exclude", "w")
+    assert haulway.open(out).keys() == ["step"]
 
 
 def test_what_a_rank_names_is_only_made_for_a_state():

@@ -27,11 +27,13 @@ import haulway
 import haulway.delta
 import haulway.distributed
 import haulway.fsspec
+import haulway.hooks
 import haulway.lightning
 import haulway.safetensors.numpy
 import haulway.safetensors.torch
 import haulway.torch
 import haulway.torch.dcp
+import haulway.transformers
 import haulway.vllm
 from haulway import archive, ipc, safetensors, tensorizer
 from haulway.tensorizer import stream_io, torch_compat, utils
@@ -52,7 +54,8 @@ def explain(error: haulway.Error) -> str:
         haulway.MismatchError, haulway.NotFoundError, haulway.OptionError,
         haulway.PermissionDeniedError, haulway.TimedOutError,
         haulway.TruncatedError, haulway.UnavailableError,
-        haulway.UnknownNameError, haulway.UnsafeError,
+        haulway.SignatureError, haulway.UnknownNameError,
+        haulway.UnsafeError,
         haulway.UnsupportedError, ipc.ArenaFull, ipc.WorkerError,
         ipc.WorkerTimeout, safetensors.SafetensorError,
         tensorizer.CryptographyError, tensorizer.HashMismatchError,
@@ -134,11 +137,14 @@ def check(path: str) -> bool:
         print(name, dtype, shape, sha256)
     for name, numbers in haulway.tensor_stats(path, include="w").items():
         print(name, numbers and numbers.mean)
+    signed = haulway.sign(path, private_key="key.pem", shard_size="1GB")
+    print(signed.subject.name, haulway.verify(
+        path, signature="model.sig", public_key=b"-----BEGIN PUBLIC KEY-----"))
     mended = haulway.repair(path, "new.pt", ["copy.pt"], "torch")
     for format in haulway.formats():
         known: haulway.Format = format
         print(known.name, known.suffixes, known.encrypts, known.digests,
-              known.nested, known.views, known.values)
+              known.nested, known.no_data, known.views, known.values)
     return bool(found) and bool(intact) and bool(mended)
 
 
@@ -359,7 +365,17 @@ def hosts(checkpoint: dict[str, Any], path: str) -> None:
     print(io.load_checkpoint(path)["state_dict"])
     io.remove_checkpoint(path)
     io.teardown()
+    saving = haulway.lightning.HaulwayCheckpoint(
+        path, keep=2, every_n_train_steps=10, durability="none")
+    saving.setup(None, None, "fit")
+    saving.on_train_batch_end(None, None, None, None, 0)
+    saving.on_train_end(None, None)
+    print(saving.run.latest())
+    checking = haulway.transformers.CheckpointCallback(durability="full")
+    checking.on_save(None, None, None)
     haulway.vllm.register()
+    haulway.hooks.before_pull("run", 1)
+    haulway.hooks.after_write(None, "run/weight_v000001", [])
     system = haulway.fsspec.HaulwayFileSystem(fo="bucket/x", target_protocol="s3")
     print(system.protocol)
 
@@ -372,10 +388,17 @@ def like_safetensors(state: Tensors, arrays: Arrays) -> None:
     safetensors.serialize_file({"w": spec}, "x.safetensors")
     print(safetensors.deserialize(data)[0][0])
     with safetensors.safe_open("x", "pt", device="cpu", backend="auto") as file:
-        file.prefetch({"w": slice(0, 2)})
+        file.read_ahead({"w": slice(0, 2)})
+        meta: safetensors.TensorMeta = file.get_tensor_meta("w")
+        print(meta.dtype, meta.shape, meta.data_offsets)
+        loader: safetensors.PrefetchLoader = file.prefetch(
+            {"w": None}, device="cpu", threads=2)
+        with loader:
+            print(loader.names(), len(loader), loader.take("w"), dict(loader))
+        loader.close()
         print(file.keys(), file.offset_keys(), file.metadata(),
               file.get_tensor("w"), file.get_tensors())
-        part = file.get_slice("w")
+        part: safetensors.PySafeSlice = file.get_slice("w")
         print(part.get_shape(), part.get_dtype(), part[0])
     with safetensors.install() as done:
         print(done.patched, safetensors.installed())
@@ -425,6 +448,29 @@ def like_tensorizer(state: Tensors, path: str, names: Iterable[str]) -> None:
         print(torch.load(path))
 
 
+def runs(path: str) -> None:
+    found: haulway.RunEntry | None = haulway.latest(
+        path, verified="sizes", layout="trainer", threads=2, timeout=3)
+    if found is not None:
+        print(found.path, found.step, found.layout, found.good, found.reason,
+              found.bytes, found.metadata, found.skipped)
+    report: haulway.Report = haulway.prune(path, 3, dry_run=True)
+    run: haulway.Checkpoints
+    with haulway.Checkpoints(path, keep=2, every=10, format="torch-dcp",
+                             verify=False, durability="none") as run:
+        if run.due(10):
+            made: haulway.RunEntry = run.save({}, 10, metadata={"loss": 1.0})
+            made = run.save_async({}, 20).result()
+            with run.writing(30) as folder:
+                print(folder.upper(), made.step)
+        found = run.latest()
+        print([entry.step for entry in run.list()], run.load(10))
+        report = run.prune(1)
+        run.wait()
+    run.close()
+    print(report.to_dict())
+
+
 def deltas(path: str) -> None:
     made: haulway.delta.Version = haulway.delta.write(
         "old", "new", path, version=1, base_version="000000",
@@ -433,7 +479,26 @@ def deltas(path: str) -> None:
         print(version.id, version.number, version.kind, version.base,
               version.encoding, version.checksum, version.tensors,
               version.bytes, version.complete, version.missing, version.path)
+    publisher: haulway.delta.Publisher
+    with haulway.delta.publisher("run", "model", encoding="xor", shard="1GB",
+                                 full_every=10, keep=2, layout="weight_v",
+                                 group=None, durability="none",
+                                 threads=2) as publisher:
+        made = publisher.publish({}, full=True)
+        number: int = publisher.version + made.number
+    publisher.close()
+    for version in haulway.delta.follow("run", newer_than=number, timeout=1,
+                                        poll=0.1, connections=2):
+        print(version.path)
+    removed: haulway.Report = haulway.delta.prune("run", keep=2, dry_run=True)
+    print(removed)
     report: haulway.Report = haulway.delta.verify("run", base="model", threads=2)
+    report = haulway.delta.apply(
+        path, "run", to=4, start="000001", base="model", durability="none",
+        threads=2, timeout=3)
+    made = haulway.delta.fold("run", "one", start=1, to="4", threads=2)
+    made = haulway.delta.compact(
+        "run", "full", version=4, shard="5GB", base="model")
     print(report.to_dict())
 
 

@@ -65,7 +65,7 @@ def by_the_names_of_safetensors(state: dict[str, torch.Tensor]) -> None:
     with haulway.safetensors.install() as done, haulway.safetensors.safe_open(
         "x.safetensors", "pt"
     ) as file:
-        file.prefetch({"weight": (slice(0, 2), ...)})
+        file.read_ahead({"weight": (slice(0, 2), ...)})
         print(file.keys(), file.get_slice("weight").get_shape(), done.patched)
 
 

@@ -38,9 +38,10 @@ WRITING = {
 # Of these the target may be only a file that has a name.
 NAMED = {"get"}
 # These write no file, or to a server (put), or a folder that may not exist
-# (delta), or are tested by the verbs that they run (bulk).
+# (delta), or only remove files (prune), or are tested by the verbs that they run
+# (bulk), or write something of another length each time (sign).
 OTHERS = {"ls", "info", "verify", "load", "plan-reads", "diff", "put", "bulk",
-          "arena", "completion", "delta"}
+          "arena", "completion", "delta", "latest", "prune", "sign"}
 OLD = b"old content\n" * 40_000  # Larger than what is written, or smaller.
 SHORT = b"old"
 

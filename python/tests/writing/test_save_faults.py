@@ -52,8 +52,10 @@ def test_the_removal_of_older_files_is_synced(tmp_path, watched):
     removed = [i for i, call in enumerate(calls)
                if call.startswith("unlink ") and str(folder) in call]
     assert len(removed) == 5
-    # They lost their names before.
-    assert calls[removed[0] - 1] == f"fsync {folder}"
+    # They lost their names before, when the new set was on the disk.
+    renamed = [i for i, call in enumerate(calls) if call.startswith("renameat2 ")]
+    assert len(renamed) == 5 and renamed[-1] < removed[0]
+    assert calls[renamed[0] - 1] == f"fsync {folder}"
 
 
 def test_new_folders_are_synced(tmp_path, watched):

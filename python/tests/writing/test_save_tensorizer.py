@@ -128,7 +128,7 @@ def test_other_formats_take_no_key(tmp_path, format):
         ({"": torch.ones(1)}, "name"),
         ({"a": torch.eye(2).to_sparse()}, "sparse"),
         ({"a": numpy.array(["x"])}, "dtype"),
-        ({"a": torch.empty(2, dtype=torch.qint8, device="meta")}, "QI8"),
+        ({"a": torch.empty(2, dtype=torch.qint8, device="meta")}, "quantized"),
     ],
 )
 def test_what_the_format_cannot_hold_is_refused(tmp_path, obj, message):

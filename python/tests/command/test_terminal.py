@@ -1,0 +1,98 @@
+"""The command on a terminal: help in its width, and no binary output."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+import torch
+
+import haulway
+
+
+@pytest.fixture
+def on_terminal(command, tmp_path):
+    def on_terminal(*words, columns=60):
+        """Returns (exit code, what the terminal shows)."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ,
+                    struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen(
+            [command, *map(str, words)], stdin=subprocess.DEVNULL,
+            stdout=theirs, stderr=theirs, cwd=tmp_path)
+        os.close(theirs)
+        shown = b""
+        try:
+            while more := os.read(ours, 65536):
+                shown += more
+        except OSError:  # The terminal has no writer any more.
+            pass
+        os.close(ours)
+        return process.wait(), shown.decode().replace("\r\n", "\n")
+
+    return on_terminal
+
+
+def verbs(run):
+    listed = run("--help").stdout.partition("Subcommands:\n")[2]
+    return [line.split()[0].rstrip(",") for line in listed.splitlines()
+            if line.startswith("  ") and line[2] != " "]
+
+
+def words_of(text):
+    return text.split()
+
+
+def test_help_is_as_wide_as_the_terminal(run, on_terminal):
+    assert len(verbs(run)) > 15
+    for words in ((), *((verb,) for verb in verbs(run))):
+        code, shown = on_terminal(*words, "--help", columns=100)
+        assert code == 0
+        for line in shown.splitlines():
+            assert len(line) < 100 or "  " not in line.strip() or (
+                "haulway " in line), line
+        plain = run(*words, "--help").stdout
+        assert words_of(shown) == words_of(plain)
+
+
+def test_the_short_help_begins_with_examples(run, on_terminal):
+    for verb in verbs(run):
+        whole, short = run(verb, "--help").stdout, run(verb, "-h").stdout
+        examples = [line for line in whole.splitlines()
+                    if line.startswith("haulway ")]
+        assert examples and all(line in short for line in examples)
+        assert short.index(examples[0]) < short.index("Options:")
+        has_urls = "[Option Group: URLs]" in whole
+        assert "[Option Group" not in short
+        assert (f"Options for keys and URLs: haulway {verb} --help" in short
+                ) or not has_urls
+    assert run("-h").stdout == run("--help").stdout
+
+
+def test_ways_to_ask(run):
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "ls").stdout == run("ls", "--help").stdout
+    assert run("-V").stdout == run("--version").stdout
+    done = subprocess.run([sys.executable, "-m", "haulway", "-V"],
+                          capture_output=True, text=True)
+    assert done.stdout == run("-V").stdout
+    assert "no verb 'hlep'" in run("hlep", code=4).stderr
+
+
+@pytest.mark.parametrize("words", [
+    "convert m.pt - --to safetensors", "repack m.pt -", "put m.pt -",
+    "encrypt m.tensors - --keyfile key", "cat m.pt w --raw",
+    "repair m.pt - --to torch",
+])
+def test_binary_output_is_not_shown(tmp_path, on_terminal, run, words):
+    torch.save({"w": torch.ones(3)}, tmp_path / "m.pt")
+    haulway.save({"w": torch.ones(3)}, tmp_path / "m.tensors")
+    (tmp_path / "key").write_bytes(bytes(32))
+    code, shown = on_terminal(*words.split(), columns=200)
+    assert code == 2, shown
+    assert "standard output is a terminal: expected a file, or a pipe" in shown
+    assert run(*words.split(), text=False).stdout
