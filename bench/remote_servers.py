@@ -164,7 +164,7 @@ def _take(connection):
                 answer = _BEGUN if is_begun else _DONE
             connection.sendall(
                 b"HTTP/1.1 200 OK\r\nETag: \"%s\"\r\nContent-Length: %d\r\n\r\n"
-                % (uuid.uuid4().hex.encode(), len(answer)) + answer)
+                % (f"{uuid.uuid4()}".encode(), len(answer)) + answer)
 
 
 @contextlib.contextmanager

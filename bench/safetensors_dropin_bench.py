@@ -47,7 +47,7 @@ def rows_of_all(module, path, plan):
     parts = {}
     with module.safe_open(path, "pt", backend="pread") as file:
         if plan:
-            file.prefetch({
+            file.read_ahead({
                 name: slice(0, file.get_slice(name).get_shape()[0] // 2)
                 for name in file.keys()
             })

@@ -1,5 +1,6 @@
-"""haulway.torch.dcp and torch's own reader and writer, in alternation; and
-ranks that load together from a server of limited bandwidth.
+"""haulway.torch.dcp and torch's own reader and writer, in alternation; ranks
+that load together from a server of limited bandwidth; rank files, and steps of
+a run.
 
     scripts/bench training [--rounds N] [--only CASE] [--gib N] [--json FILE]
                            [--directory FOLDER]
@@ -22,6 +23,7 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import haulway
+import training_state
 from haulway.torch.dcp import LoadPlanner, Reader, Writer
 from side_by_side import MIB, Measured, main
 
@@ -131,6 +133,7 @@ def cases(directory: Path, options):
     yield (f"convert a third of {4 * options.gib:g} GiB in 64 files",
            converting(directory / "large", 4 * options.gib),
            {"dcp_to_torch_save and save_file": 3})
+    yield from training_state.cases(directory, options.gib)
     yield from together(directory)
 
 
@@ -177,4 +180,5 @@ if __name__ == "__main__":
     sys.exit(main(
         f"haulway.torch.dcp, warm page cache, torch {torch.__version__}",
         cases, name="training",
+        facts=lambda directory, _: training_state.facts(directory),
     ))

@@ -1,0 +1,110 @@
+"""Plain weights of quantized ones: Haulway, gguf-py and torch.
+
+A GGUF file has one tensor of random blocks, whose result as F32 has a quarter of
+the given size (--gib). gguf-py maps the file and dequantizes; Haulway loads it
+with dequantize. A folder has FP8 weights of 4096 x 4096 with a scale for each
+block of 128 x 128, whose result as BF16 has that size; torch loads it with
+safetensors and multiplies. Files are in the page cache. Each
+contender has one thread, then two; gguf-py has only one.
+
+    scripts/bench arithmetic [--rounds N] [--only CASE] [--gib N] [--json FILE]
+                             [--record]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import gguf
+import numpy
+import safetensors.torch
+import torch
+
+import haulway
+from haulway import _haulway
+from side_by_side import main
+
+COLUMNS = 4096
+# What loading should be faster by than gguf-py, by type.
+TYPES = {"Q4_0": 10, "Q4_K": 10, "Q6_K": 10, "IQ4_XS": 10, "Q8_0": 8, "Q2_K": 8,
+         "MXFP4": 8, "IQ2_XS": None, "IQ3_S": None}
+FP8 = 4
+
+
+def write_gguf(path, kind, gib):
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    rows = int(gib * (1 << 30)) // 4 // COLUMNS
+    random = numpy.random.default_rng(0)
+    blocks = random.integers(0, 64, (rows, COLUMNS // elements * size), "u1")
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("weight", blocks, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_fp8(folder, gib):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({
+        "dtype": "bfloat16", "quantization_config": {
+            "quant_method": "fp8", "weight_block_size": [128, 128]}}))
+    tensors = {}
+    for i in range(max(int(gib * 1024) // 32, 1)):
+        codes = torch.randint(0, 120, (4096, 4096), dtype=torch.uint8)
+        tensors[f"{i}.weight"] = codes.view(torch.float8_e4m3fn)
+        tensors[f"{i}.weight_scale_inv"] = torch.rand(32, 32)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+
+
+def with_torch(folder, threads):
+    torch.set_num_threads(threads)
+    stored = safetensors.torch.load_file(folder / "model.safetensors")
+    made = {}
+    for name, tensor in stored.items():
+        if name.endswith("_scale_inv"):
+            continue
+        scales = stored[f"{name}_scale_inv"]
+        wide = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        made[name] = (tensor.float() * wide).bfloat16()
+    return made
+
+
+def with_gguf(path):
+    (tensor,) = gguf.GGUFReader(path).tensors
+    with numpy.errstate(all="ignore"):
+        return gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+
+
+def cases(directory: Path, options):
+    """Yields (case, [(contender, function), ...], targets); Haulway first."""
+    gib = options.gib / 4
+
+    def ours(path, framework, threads):
+        return lambda: haulway.load(path, framework, dequantize=True,
+                                    threads=threads)
+
+    for name, target in TYPES.items():
+        path = directory / f"{name}.gguf"
+        write_gguf(path, gguf.GGMLQuantizationType[name], gib)
+        for threads in (1, 2):
+            yield (f"{name}, {gib:g} GiB of F32, threads: {threads}",
+                   [("haulway", ours(path, "numpy", threads)),
+                    ("gguf-py", lambda path=path: with_gguf(path))],
+                   {} if target is None else {"gguf-py": target})
+        path.unlink()
+    folder = directory / "fp8"
+    write_fp8(folder, gib)
+    for threads in (1, 2):
+        yield (f"FP8 blocks, {gib:g} GiB of BF16, threads: {threads}",
+               [("haulway", ours(folder, "torch", threads)),
+                ("safetensors and torch",
+                 lambda threads=threads: with_torch(folder, threads))],
+               {"safetensors and torch": FP8})
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__.splitlines()[0], cases, name="arithmetic",
+                  before=_haulway.clear_memory_pool))
