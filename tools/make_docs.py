@@ -217,11 +217,15 @@ def with_types(stub):
     opening = table.OPENING.keys() - table.INDEX.keys() - table.REMOTE.keys()
     # Some calls take these by position, and name them in their signature.
     by_position = {"lenient", "mmap"}
+    of_opening = {"signature_scope", "require_signature"}  # Not of verify().
     keywords = {
         "_IndexWords": table.INDEX.keys() - by_position,
         "_RemoteWords": table.REMOTE,
-        "_ScanningWords": opening - by_position - table.NAMING.keys(),
-        "_OpeningWords": table.NAMING,
+        "_ScanningWords": opening - by_position - table.NAMING.keys()
+        - table.SIGNING.keys(),
+        "_UnsignedWords": table.NAMING,
+        "_SignedWords": table.SIGNING.keys() - of_opening,
+        "_OpeningWords": of_opening,
         "_ReadingWords": table.READING.keys() - table.OPENING.keys(),
     }
     classes = {

@@ -22,6 +22,7 @@ import tempfile
 import threading
 
 import haulway
+import haulway.delta
 from haulway.ipc import (
     SharedMemoryArena,
     iterate_in_subprocess,
@@ -131,6 +132,26 @@ def check_saving(testdata, folder):
     with haulway.open(testdata / "small.pt", framework=None) as one:
         with haulway.open(out, framework=None) as other:
             assert sorted(one) == sorted(other)
+
+
+def check_versions(testdata, folder):
+    """Reads versions of weights with each encoding and checksum, and applies and
+    writes them: what libzstd, libxxhash and the checksums of our own do."""
+    for name in ("slime-xor-xxh3", "slime-overwrite-adler32",
+                 "miles-xor-blake3-full"):
+        golden = testdata / "delta" / name
+        run, base = golden / "run", golden / "base"
+        report = haulway.delta.verify(run, base=base)
+        assert report.ok and report.checked_bytes > 7000, report
+        newest = haulway.delta.versions(run)[-1]
+        target = folder / name
+        assert haulway.delta.apply(target, run, base=base).to == newest.id
+        assert haulway.diff(target, newest.path, base=base)
+        made = haulway.delta.write(base, target, folder / f"{name}-made",
+                                   version="new", base_version="old",
+                                   encoding=newest.encoding,
+                                   checksum=newest.checksum)
+        assert haulway.diff(made.path, target, base=base)
 
 
 def check_network(testdata, certificates):
@@ -254,6 +275,7 @@ def main():
     checks = {
         "goldens": lambda: check_goldens(command, testdata, folder),
         "saving": lambda: check_saving(testdata, folder),
+        "versions": lambda: check_versions(testdata, folder),
         "arena": check_arena,
         "threads": lambda: check_threads(testdata, folder),
         "command": lambda: check_command(command, testdata),
