@@ -13,6 +13,7 @@
 #include "no_match.h"
 #include "output.h"
 #include "progress.h"
+#include "signature.h"
 
 namespace haulway::cli {
 namespace {

@@ -12,6 +12,7 @@
 #include "is_read.h"
 #include "no_match.h"
 #include "output.h"
+#include "signature.h"
 
 namespace haulway::cli {
 namespace {

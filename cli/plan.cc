@@ -13,6 +13,7 @@
 #include "haulway/select.h"
 #include "no_match.h"
 #include "output.h"
+#include "signature.h"
 
 namespace haulway::cli {
 namespace {
