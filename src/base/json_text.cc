@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+
 namespace haulway {
 
 std::string JsonText(std::string_view text) {

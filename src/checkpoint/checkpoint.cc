@@ -1,9 +1,9 @@
-// Design: a checkpoint is a FormatReader and what is derived from its index when
-// it is first asked for: names, scales beside tensors, and what config.json
-// declares. Each is made once, by whichever thread asks first. Plain weights of
-// quantized ones are no special case here: opening replaces the reader by one
-// that shows them. Indexing names while opening was left out: loading a whole
-// checkpoint does not need it.
+// Design: a checkpoint is a FormatReader and what is derived from its index
+// when it is first asked for: names, scales beside tensors, and what
+// config.json declares. Each is made once, by whichever thread asks first.
+// Plain weights of quantized ones are no special case here: opening replaces
+// the reader by one that shows them. Indexing names while opening was left out:
+// loading a whole checkpoint does not need it.
 
 #include "haulway/checkpoint.h"
 
