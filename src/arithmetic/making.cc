@@ -333,8 +333,8 @@ Status MakePacked(const Making& making) {
     HAULWAY_TRY(CheckDType(making, Role::kGroupIndex, {DType::kI32}));
     HAULWAY_TRY(CheckShape(making, Role::kGroupIndex, {columns}));
   }
-  if (weight.has(Role::kZero)) return SetPackedZeros(making);
-  return Status();
+  return weight.has(Role::kZero) ? SetPackedZeros(making)
+                                 : CheckNoZeros(making);
 }
 
 namespace {

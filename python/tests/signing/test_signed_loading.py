@@ -165,7 +165,7 @@ def test_the_environment_asks_for_a_signature(run, model, tmp_path):
     assert run("load", model, env=env).returncode == 0
     haulway.save(values(0), tmp_path / "plain.safetensors")
     for verb in ("load", "info", "ls", "manifest", "plan", "map"):
-        done = run(verb, "plain.safetensors", env=env, code=1)
+        done = run(verb, "plain.safetensors", "--json", env=env, code=1)
         assert "plain.safetensors.sig" in done.stderr
     for words in ((model, "plain.safetensors"), ("plain.safetensors", model)):
         done = run("diff", *words, env=env, code=1)
