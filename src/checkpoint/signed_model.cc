@@ -120,19 +120,44 @@ struct Opened {
   std::optional<std::string> signature;  // Its name in the model.
 };
 
+// Returns the folder that contains another, with the '/' at its end, or "" if
+// a URL has none.
+std::string FolderAround(std::string_view folder) {
+  if (const auto path = LocalPath(folder)) {
+    std::error_code error;
+    auto full = std::filesystem::absolute(*path, error).lexically_normal();
+    if (!full.has_filename()) full = full.parent_path();
+    return (full.parent_path() / "").native();
+  }
+  while (folder.ends_with('/')) folder.remove_suffix(1);
+  std::string around = FolderBefore(folder);
+  return around.ends_with("://") ? "" : around;
+}
+
+constexpr std::string_view kUsualName = "model.sig";
+
 // Where the signature of a model is if the caller does not say.
 std::vector<std::string> UsualSignatures(std::string_view uri) {
-  constexpr std::string_view kName = "model.sig";
   if (IsFolder(uri)) {
-    return {fmt::format("{}{}{}", uri, uri.ends_with('/') ? "" : "/", kName)};
+    return {
+        fmt::format("{}{}{}", uri, uri.ends_with('/') ? "" : "/", kUsualName)};
   }
   return {fmt::format("{}.sig", uri.substr(0, uri.find_first_of("?#"))),
-          FolderBefore(uri) + std::string(kName)};
+          fmt::format("{}{}", FolderBefore(uri), kUsualName)};
+}
+
+Status NotSigned(std::string_view uri) {
+  return Status(Code::kSignature,
+                fmt::format("the model is not signed, and a signature is "
+                            "required: expected {}; 'signature' names another",
+                            Quote(ShownName(UsualSignatures(uri).front()))))
+      .Of(ShownName(uri));
 }
 
 struct SignatureText {
   std::string name;
   std::string text;
+  bool is_around = false;  // Of a pipeline, whose subfolder has the model.
 };
 
 Result<SignatureText> FindSignature(std::string_view uri,
@@ -140,27 +165,52 @@ Result<SignatureText> FindSignature(std::string_view uri,
   const std::string& given = options.signature.signature;
   if (!given.empty()) {
     HAULWAY_ASSIGN(std::string text, ReadText(given, options));
-    return SignatureText{given, std::move(text)};
+    return SignatureText{given, std::move(text), false};
   }
-  const auto names = UsualSignatures(uri);
-  for (const std::string& name : names) {
-    auto text = ReadText(name, options);
-    if (text.ok()) return SignatureText{name, *std::move(text)};
+  std::vector<std::string> names = UsualSignatures(uri);
+  const size_t own = names.size();
+  const std::string around =
+      FolderAround(IsFolder(uri) ? std::string(uri) : FolderBefore(uri));
+  if (!around.empty()) names.push_back(fmt::format("{}{}", around, kUsualName));
+  for (size_t i = 0; i < names.size(); ++i) {
+    auto text = ReadText(names[i], options);
+    if (text.ok()) {
+      return SignatureText{names[i], *std::move(text), /*is_around=*/i == own};
+    }
     if (text.status().code() != Code::kNotFound) return text.status();
   }
-  return Status(Code::kSignature,
-                fmt::format("the model is not signed, and a signature is "
-                            "required: expected {}; 'signature' names another",
-                            Quote(ShownName(names.front()))))
-      .Of(ShownName(uri));
+  return NotSigned(uri);
 }
 
-Result<std::unique_ptr<ModelAccess>> AccessModel(std::string_view uri,
-                                                 const std::string& signature,
-                                                 bool is_one_file,
-                                                 const SourceOptions& options) {
+// Returns whether a statement lists files of `uri`, as one in `root` names
+// them.
+bool ListsPart(const signing::Statement& statement, const std::string& root,
+               std::string_view uri) {
+  std::optional<std::string> name;
+  const auto path = LocalPath(uri), local_root = LocalPath(root);
+  if (path.has_value() && local_root.has_value()) {
+    name = signing::NameWithin(*local_root, *path);
+  } else if (!path.has_value() && uri.starts_with(root)) {
+    name = uri.substr(root.size());
+  }
+  if (!name.has_value() || name->empty() || *name == kOneFile) return false;
+  if (IsFolder(uri) && !name->ends_with('/')) *name += '/';
+  return std::ranges::any_of(statement.resources, [&](const auto& one) {
+    return one.name == *name ||
+           (name->ends_with('/') && one.name.starts_with(*name));
+  });
+}
+
+Result<std::unique_ptr<ModelAccess>> AccessModel(
+    std::string_view uri, const std::string& signature,
+    const signing::Statement& statement, const SourceOptions& options) {
+  const bool is_one_file = statement.is_one_file();
   const bool is_folder = IsFolder(uri);
   const auto path = LocalPath(uri);
+  const std::string around = FolderBefore(signature);
+  if (is_folder && ListsPart(statement, around, uri)) {
+    return AccessModel(around, signature, statement, options);
+  }
   if (path.has_value()) {
     std::error_code error;
     if (is_folder || is_one_file || !std::filesystem::exists(*path, error)) {
@@ -215,9 +265,11 @@ Result<Opened> OpenCompared(std::string_view uri,
   if (!checked.ok()) {
     return std::move(checked).status().Of(ShownName(found.name));
   }
-  HAULWAY_ASSIGN(
-      auto access,
-      AccessModel(uri, found.name, checked->statement.is_one_file(), options));
+  const signing::Statement& statement = checked->statement;
+  if (found.is_around && !ListsPart(statement, FolderBefore(found.name), uri)) {
+    return NotSigned(uri);
+  }
+  HAULWAY_ASSIGN(auto access, AccessModel(uri, found.name, statement, options));
   Opened opened;
   opened.signature = access->NameOf(found.name);
   opened.model = std::make_shared<ComparedModel>(std::move(checked).value(),

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -361,6 +362,39 @@ def test_a_file_of_a_signed_folder(model):
     with pytest.raises(haulway.MismatchError, match="outside"):
         haulway.load(model.parent / "other.safetensors", "numpy",
                      signature=model / "model.sig", **KEY)
+
+
+def test_a_part_of_a_signed_pipeline(tmp_path, run):
+    """A pipeline of diffusers is signed as a whole; its parts are opened."""
+    pipeline = tmp_path / "pipe"
+    for i, part in enumerate(("unet", "vae")):
+        (pipeline / part).mkdir(parents=True)
+        haulway.save(values(i), pipeline / part / "model.safetensors")
+    haulway.save(values(0), pipeline / "model.safetensors")
+    for signature in (pipeline / "model.sig", tmp_path / "away/model.sig"):
+        signature.parent.mkdir(exist_ok=True)
+        haulway.sign(pipeline, signature, private_key=key("p256.pem"))
+    for name in ("unet", "unet/", "unet/model.safetensors"):
+        same(haulway.load(f"{pipeline}/{name}", "numpy", **KEY), values(0))
+        same(haulway.load(f"{pipeline}/{name}", "numpy", **KEY,
+                          signature=pipeline / "model.sig"), values(0))
+        run("verify", f"pipe/{name}", "--signature", "pipe/model.sig",
+            "--public-key", KEY["public_key"])
+    # In another folder, nobody says of what it is the signature.
+    with pytest.raises(haulway.MismatchError, match="the signature lists it"):
+        haulway.load(pipeline / "unet", "numpy", **KEY,
+                     signature=tmp_path / "away/model.sig")
+    with pytest.raises(haulway.SignatureError, match="not signed"):
+        haulway.load(tmp_path / "away/..", "numpy", **KEY)
+    shutil.copy(pipeline / "vae/model.safetensors", pipeline / "unet")
+    for name in ("unet", "unet/model.safetensors"):
+        with pytest.raises(haulway.MismatchError, match="unet/model.safetensors"):
+            haulway.load(pipeline / name, "numpy", **KEY)
+    # Another folder beside the parts is not of the pipeline.
+    (pipeline / "lora").mkdir()
+    haulway.save(values(0), pipeline / "lora/model.safetensors")
+    with pytest.raises(haulway.SignatureError, match="not signed"):
+        haulway.load(pipeline / "lora", "numpy", **KEY)
 
 
 def test_an_open_checkpoint_can_be_pickled(model):
