@@ -39,7 +39,7 @@ from ._errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from ._importing import imported, importing
+from ._importing import importing
 from ._secrets import takes as _takes
 
 
@@ -663,12 +663,19 @@ def completed(docstring, mark, options):
 
 
 def described(options, margin="    "):
-    """Formats the options as lines of a docstring."""
-    textwrap = imported("textwrap")
-    return "\n".join(
-        textwrap.fill(
-            f"{name}: {option.meaning}.", 79, initial_indent=margin,
-            subsequent_indent=f"{margin}    ",
-        )
-        for name, option in options.items()
-    )
+    """Formats the options as lines of a docstring.
+
+    This runs for each function when its module is imported: textwrap, which
+    splits words too, takes a fifth of the time of a first load().
+    """
+    lines = []
+    for name, option in options.items():
+        line = f"{margin}{name}:"
+        for word in f"{option.meaning}.".split():
+            if len(line) + 1 + len(word) > 79:
+                lines.append(line)
+                line = f"{margin}    {word}"
+            else:
+                line += f" {word}"
+        lines.append(line)
+    return "\n".join(lines)
