@@ -34,6 +34,7 @@ class VersionsVerifier {
       return Status(Code::kNotFound, "no versions of weights are here").Of(uri);
     }
     is_good_.resize(versions_.size());
+    is_in_chain_.resize(versions_.size());
     for (size_t i = 0; i < versions_.size(); ++i) {
       if (options_.cancel != nullptr && options_.cancel->load()) {
         return Status(Code::kCancelled, "verifying was cancelled");
@@ -42,6 +43,12 @@ class VersionsVerifier {
     }
     for (size_t i = 0; i < versions_.size(); ++i) {
       if (is_good_[i] && versions_[i].kind == "delta" && IsNewest(i)) {
+        HAULWAY_TRY(CheckChain(versions_[i]));
+      }
+    }
+    // In a circle none is the newest.
+    for (size_t i = 0; i < versions_.size(); ++i) {
+      if (is_good_[i] && versions_[i].kind == "delta" && !is_in_chain_[i]) {
         HAULWAY_TRY(CheckChain(versions_[i]));
       }
     }
@@ -127,6 +134,7 @@ class VersionsVerifier {
 
   Status CheckChain(const WeightVersion& version) {
     const std::vector<size_t> chain = ChainOf(version);
+    for (const size_t row : chain) is_in_chain_[row] = true;
     const auto is_faulty = [&](size_t row) { return !is_good_[row]; };
     if (std::ranges::any_of(chain, is_faulty)) return Status();
     const auto open =
@@ -159,6 +167,7 @@ class VersionsVerifier {
   const VerifyVersionsOptions& options_;
   std::vector<WeightVersion> versions_;
   std::vector<bool> is_good_;
+  std::vector<bool> is_in_chain_;  // Of a version that was checked.
   VersionsReport report_;
 };
 

@@ -22,6 +22,7 @@ from delta_versions import (
     content,
     model,
     read_index,
+    same,
     save_delta,
     save_full,
     save_shard,
@@ -325,6 +326,29 @@ def test_circle(tmp_path):
         haulway.load(tmp_path / "run" / "weight_v000003", base=tmp_path / "base")
     assert not haulway.verify(tmp_path / "run" / "weight_v000003" / INDEX,
                               base=tmp_path / "base").ok
+    report = haulway.delta.verify(tmp_path / "run", base=tmp_path / "base")
+    assert not report.ok and "circle" in report.findings[0].message
+    with pytest.raises(haulway.CorruptError, match="circle"):
+        haulway.delta.apply(tmp_path / "target", tmp_path / "run",
+                            base=tmp_path / "base")
+
+
+def test_a_newer_base(tmp_path):
+    """Names of versions need not be in order: the checksums say what is right."""
+    states = chain(tmp_path, count=1)
+    run = tmp_path / "run"
+    save_full(run / "weight_v000003", states[0], metadata={"version": "000003"})
+    save_delta(run / "weight_v000002", *states, 2, 3)
+    assert same(haulway.load(run / "weight_v000002"), states[1])
+    assert haulway.delta.verify(run, base=tmp_path / "base").ok
+    haulway.delta.apply(tmp_path / "target", run, to=2)
+    assert same(haulway.load(tmp_path / "target"), states[1])
+    # Of other weights it is refused.
+    shutil.rmtree(run / "weight_v000003")
+    save_full(run / "weight_v000003", model(3), metadata={"version": "000003"})
+    with pytest.raises(haulway.MismatchError, match="'000002'"):
+        haulway.load(run / "weight_v000002")
+    assert not haulway.delta.verify(run, base=tmp_path / "base").ok
 
 
 def test_no_base(version):
