@@ -27,7 +27,7 @@ def before_pull(source_dir, target_version):
 
     Raises NotFoundError if there is no such version, TruncatedError if a file
     of it is missing or cut, and CorruptError for a shard that its index does
-    not list.
+    not list, and for a delta that does not build on an older number.
     """
     of = {version.number: version for version in versions(source_dir)}
     number = int(target_version)
@@ -40,6 +40,10 @@ def before_pull(source_dir, target_version):
         _check(version)
         if version.kind == "full":
             return
+        if not version.base.isdecimal() or int(version.base) >= number:
+            raise CorruptError(
+                f"{version.path}: version {version.id} builds on version "
+                f"{version.base}: expected an older number, as SGLang needs")
         number = int(version.base)
 
 

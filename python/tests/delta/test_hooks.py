@@ -64,6 +64,16 @@ def test_a_version_that_is_not_whole_is_refused(hook, run):
         hook(run, 4)
 
 
+@pytest.mark.parametrize("base", ["000003", "000001", "v0"])
+def test_a_pull_needs_older_versions(run, base):
+    """SGLang reads numbers; a circle of them has no end."""
+    index = run / "weight_v000001/model.safetensors.index.json"
+    index.write_text(index.read_text().replace('"base_version": "000000"',
+                                               f'"base_version": "{base}"'))
+    with pytest.raises(haulway.Error, match="weight_v000001"):
+        before_pull(run, 3)
+
+
 def test_a_pull_needs_every_version_below(run):
     shard = next((run / "weight_v000001").glob("*.safetensors"))
     shard.unlink()
