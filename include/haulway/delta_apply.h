@@ -22,8 +22,8 @@ struct ApplyVersionsOptions {
   // The version to apply up to, by number or id; empty: the newest complete
   // one. "0": the checkpoint before the first version.
   std::string to;
-  // The version that a target which states none holds; empty: such a target
-  // must be empty.
+  // The version that a target which states none, and is not empty, holds;
+  // empty: such a target must be empty.
   std::string start;
   // `base`: the checkpoint before the first version, a folder or an s3:// name.
   SourceOptions source;

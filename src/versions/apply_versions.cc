@@ -152,7 +152,15 @@ class Applier {
     }
     if (!lost_.ok()) return Status();
     HAULWAY_ASSIGN(const auto files, target_.Files());
-    if (files.empty()) return Status();
+    if (files.empty()) {
+      if (start.empty()) return Status();
+      return Status(
+                 Code::kInvalidArgument,
+                 fmt::format("the target is empty, and does not hold version "
+                             "{}: leave out start= or --from",
+                             Quote(start)))
+          .Of(target_.path());
+    }
     if (start.empty()) {
       return Status(Code::kInvalidArgument,
                     "the target states no version: name the one that it holds "

@@ -277,6 +277,10 @@ def test_a_target_without_a_version(run_of):
         haulway.delta.apply(target, root / "run", to="9")
     with pytest.raises(haulway.NotFoundError, match="base="):
         haulway.delta.apply(root / "empty", root / "run")
+    with pytest.raises(haulway.InvalidArgumentError,
+                       match="empty, and does not hold version '000002'.*empty"):
+        haulway.delta.apply(root / "empty", root / "run", base=root / "base",
+                            start=2)
     with pytest.raises(haulway.UnsupportedError, match="put the file into one"):
         haulway.delta.apply(root / "empty", root / "run", base=next(
             (root / "base").glob("*.safetensors")))
