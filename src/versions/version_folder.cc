@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -196,13 +197,23 @@ class RemoteFolder : public NewFolder {
   ~RemoteFolder() override { RemoveWritten(); }
 
   Status Begin() const {
-    SourceOptions options;
-    options.remote = remote_;
-    const auto index =
-        OpenSource(fmt::format("{}/{}", path_, kVersionIndexName), options);
-    if (index.ok()) return Exists(path_);
-    if (index.status().code() == Code::kNotFound) return Status();
-    return index.status();
+    HAULWAY_ASSIGN(const std::vector<std::string> files,
+                   ListFolder(path_ + "/", Depth::kRecursive, remote_));
+    const std::string index = fmt::format("{}/{}", path_, kVersionIndexName);
+    if (std::ranges::find(files, index) != files.end()) return Exists(path_);
+    // They are not removed here: their writer may be alive, and may write the
+    // index between a look at the folder and the removal.
+    const auto is_shard = [](const std::string& file) {
+      return file.ends_with(".safetensors");
+    };
+    const auto shard = std::ranges::find_if(files, is_shard);
+    if (shard == files.end()) return Status();
+    return Status(Code::kInvalidArgument,
+                  "a file of a version is here without the index: a writer "
+                  "that was killed left it, or another one is at work; if none "
+                  "is, remove the folder, or open a publisher for the folder "
+                  "above, which removes it")
+        .Of(*shard);
   }
 
   Status BeginIn(std::string_view) {

@@ -205,6 +205,41 @@ def test_to_a_bucket(bucket, endpoint, folders, monkeypatch):
     assert made.path == "s3://bkt/run/weight_v000001"
 
 
+def test_what_a_killed_writer_left_in_a_bucket(bucket, endpoint, folders,
+                                               monkeypatch, run):
+    """It is not removed, because its writer may be alive; what to do is said."""
+    for name, value in (("AWS_ACCESS_KEY_ID", "AKID"),
+                        ("AWS_SECRET_ACCESS_KEY", "s3cret"),
+                        ("AWS_REGION", "us-east-1"),
+                        ("AWS_ENDPOINT_URL_S3", endpoint)):
+        monkeypatch.setenv(name, value)
+    states, root = folders
+    words = ("delta", "write", root / "full0", root / "full1",
+             "s3://bkt/run/weight_v000001", "--version", "1",
+             "--base-version", "0")
+    run(*words, "--shard", "2000")
+
+    def keys():
+        found = bucket.list_objects_v2(Bucket="bkt").get("Contents", [])
+        return [one["Key"] for one in found]
+
+    bucket.delete_object(Bucket="bkt", Key=f"run/weight_v000001/{INDEX}")
+    left = keys()
+    # The names of its shards may be others than those of the next one: receivers
+    # would apply both.
+    for shard in ("2000", "1GB"):
+        done = run(*words, "--shard", shard, code=2)
+        assert "without the index" in done.stderr
+        assert "remove the folder, or open a publisher" in done.stderr
+        assert left[0] in done.stderr
+        assert keys() == left
+    with haulway.delta.publisher("s3://bkt/run", root / "full0"):
+        assert keys() == []
+    run(*words)
+    assert same(haulway.load("s3://bkt/run/weight_v000001", base=root / "full0"),
+                states[1])
+
+
 def test_the_verb(folders, run):
     states, root = folders
     words = ("delta", "write", root / "full0", root / "full1",
