@@ -71,8 +71,8 @@ constexpr const auto& FieldsOf(const WeightVersion&) {
 // Returns the versions in a folder or below an s3:// name, sorted by number,
 // incomplete ones too; those in its folder "updates" as well. Folders whose
 // names begin with a dot are passed over. Fails with kUnsupported if the name
-// cannot be listed, with kNotFound if there is no such folder, and as requests
-// do.
+// cannot be listed, with kNotFound if there is no such folder, with kMismatch
+// if two whole folders hold one version, and as requests do.
 HAULWAY_EXPORT Result<std::vector<WeightVersion>> ListVersions(
     std::string_view uri, const RemoteOptions& remote = {});
 

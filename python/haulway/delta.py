@@ -86,8 +86,9 @@ def versions(url, **options):
 
     Returns a list of Version, sorted by number, incomplete versions too.
 
-    Raises NotFoundError if there is no such folder, and UnsupportedError for a
-    URL that cannot be listed, as of HTTP.
+    Raises NotFoundError if there is no such folder, MismatchError if two whole
+    folders hold one version, and UnsupportedError for a URL that cannot be
+    listed, as of HTTP.
     """
     reading = Reading("versions", options, _LISTING)
     with naming("url"):
@@ -134,7 +135,7 @@ def apply(target, url, *, to=None, start=None, durability=None, **options):
     to: the number or id of the version; by default the newest complete one. 0
         is the base.
     start: the number or id of the version that a folder holds that does not
-        state one.
+        state one. An empty folder holds none.
     durability: "full", the default, waits until the folder survives a loss of
         power; "none" does not.
     OPTIONS

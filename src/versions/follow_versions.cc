@@ -107,6 +107,7 @@ Status ListFolderOfRun(const std::string& root, const std::string& path,
        at.increment(error)) {
     const std::string name = at->path().filename().string();
     if (name == "latest" && path == root) listing->has_latest = true;
+    if (IsLinkWithin(*at)) continue;
     AddFolder({.path = fmt::format("{}/{}", path, name), .has_index = true},
               listing);
   }
@@ -234,14 +235,16 @@ class VersionFollower::State {
 
   // Returns a version if it is whole.
   Found Whole(uint64_t number, const Listing& listing) {
+    std::optional<WeightVersion> whole;
     const auto [begin, end] = listing.folders.equal_range(number);
     for (auto at = begin; at != end; ++at) {
       WatchVersion(at->second.path);
       WeightVersion version;
       HAULWAY_TRY(DescribeVersion(at->second, sources_, &version));
-      if (version.complete) return std::optional(std::move(version));
+      if (whole.has_value()) HAULWAY_TRY(CheckHeldOnce(*whole, version));
+      if (version.complete && !whole.has_value()) whole = std::move(version);
     }
-    return None();
+    return whole;
   }
 
   // Returns whether a version may be the first of a chain.

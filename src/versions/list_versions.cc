@@ -2,7 +2,8 @@
 // a version, and its index or a shard, is a version. What each holds is read
 // from its index and the headers of its shards. Copies under other names, and
 // links to versions of the same folder, are none: they would be the version
-// twice.
+// twice. What still is there twice is refused: to take the first folder, as
+// before, gave callers that look in another order another one.
 
 #include <fmt/format.h>
 
@@ -121,6 +122,28 @@ Status DescribeVersion(const VersionFolder& folder,
   return Status();
 }
 
+Status CheckHeldOnce(const WeightVersion& one, const WeightVersion& other) {
+  if (!one.complete || !other.complete ||
+      !delta::IsSameVersion(one.id, other.id)) {
+    return Status();
+  }
+  return Status(Code::kMismatch,
+                fmt::format("version {} is also in {}: remove one of the two "
+                            "folders",
+                            Quote(other.id), ShownName(one.path)))
+      .Of(ShownName(other.path));
+}
+
+bool IsLinkWithin(const std::filesystem::directory_entry& entry) {
+  std::error_code error;
+  if (!entry.is_symlink(error)) return false;
+  namespace fs = std::filesystem;
+  const fs::path own = fs::canonical(entry.path().parent_path(), error);
+  const fs::path target = fs::canonical(entry.path(), error);
+  return !error && target.parent_path() == own &&
+         !delta::DigitsOfFolder(target.filename().string()).empty();
+}
+
 namespace {
 
 // Adds a file of a version to the folders that were found.
@@ -146,16 +169,6 @@ void AddFile(const std::string& root, std::string_view file,
   VersionFolder& found = (*folders)[fmt::format("{}{}", parent, folder)];
   found.path = fmt::format("{}{}", parent, folder);
   found.has_index |= is_index;
-}
-
-// Returns whether a link leads to another folder of the folder in which it is.
-bool IsLinkWithin(const std::filesystem::directory_entry& entry) {
-  std::error_code error;
-  if (!entry.is_symlink(error)) return false;
-  namespace fs = std::filesystem;
-  const fs::path own = fs::canonical(entry.path().parent_path(), error);
-  const fs::path target = fs::canonical(entry.path(), error);
-  return !error && target.parent_path() == own;
 }
 
 // Lists the files in the folders of a local folder.
@@ -220,6 +233,26 @@ Result<std::vector<VersionFolder>> FindVersionFolders(
   return found;
 }
 
+namespace {
+
+Status CheckHeldOnce(const std::vector<WeightVersion>& versions) {
+  // By how versions are compared: without zeros in front.
+  std::map<std::string, const WeightVersion*> whole;
+  for (const WeightVersion& version : versions) {
+    if (!version.complete) continue;
+    const std::string_view number = delta::NumberOf(version.id);
+    const bool has_v = version.id.starts_with('v');
+    const auto [at, is_new] = whole.emplace(
+        number.empty() ? version.id
+                       : fmt::format("{}{}", has_v ? "v" : "", number),
+        &version);
+    if (!is_new) HAULWAY_TRY(CheckHeldOnce(*at->second, version));
+  }
+  return Status();
+}
+
+}  // namespace
+
 Result<std::vector<WeightVersion>> ListVersions(std::string_view uri,
                                                 const RemoteOptions& remote) {
   return OrNoMemory([&]() -> Result<std::vector<WeightVersion>> {
@@ -238,6 +271,7 @@ Result<std::vector<WeightVersion>> ListVersions(std::string_view uri,
       return version.id.empty();
     });
     std::ranges::stable_sort(versions, {}, &WeightVersion::number);
+    HAULWAY_TRY(CheckHeldOnce(versions));
     return versions;
   });
 }

@@ -92,23 +92,30 @@ Result<const WeightVersion*> VersionCatalog::Find(std::string_view name) {
   const std::string_view number = delta::NumberOf(name);
   // Folders of that number first; ids need not be in the names of folders.
   for (const bool is_likely : {true, false}) {
+    const WeightVersion* whole = nullptr;
     for (Row& row : rows_) {
       if ((row.number == number) != is_likely) continue;
       HAULWAY_ASSIGN(const WeightVersion* version, Read(&row));
       if (version->id.empty() || !IsVersionNamed(version->id, name)) continue;
-      if (version->complete) return version;
-      incomplete = version;
+      if (whole != nullptr) HAULWAY_TRY(CheckHeldOnce(*whole, *version));
+      (version->complete ? whole : incomplete) = version;
     }
+    if (whole != nullptr) return whole;
   }
   return incomplete;
 }
 
 Result<const WeightVersion*> VersionCatalog::Newest() {
+  const Row* newest = nullptr;
   for (Row& row : rows_) {
+    if (newest != nullptr && row.number != newest->number) break;
     HAULWAY_ASSIGN(const WeightVersion* version, Read(&row));
-    if (!version->id.empty() && version->complete) return version;
+    if (version->id.empty() || !version->complete) continue;
+    if (newest != nullptr)
+      HAULWAY_TRY(CheckHeldOnce(*newest->version, *version));
+    if (newest == nullptr) newest = &row;
   }
-  return nullptr;
+  return newest == nullptr ? nullptr : &*newest->version;
 }
 
 Result<std::vector<WeightVersion>> FindChain(VersionCatalog* catalog,

@@ -95,6 +95,53 @@ def test_copies_and_links_are_no_versions(run_of, tmp_path):
                     "weight_v000009"]
 
 
+@pytest.mark.parametrize("name", ["weight_v5", "v5", "updates/weight_v000005"])
+@pytest.mark.parametrize("version", ["5", 5])
+def test_one_version_in_two_folders(run_of, tmp_path, name, version):
+    """Nobody can tell which one others mean, whatever the spelling."""
+    _, root = run_of
+    other = root / name
+    shutil.copytree(root / "weight_v000005", other)
+    index = read_index(other)
+    index["metadata"]["version"] = version
+    write_index(other, index)
+    base = tmp_path / "base"
+    calls = [
+        lambda: haulway.delta.versions(root),
+        lambda: haulway.delta.verify(root, base=base),
+        lambda: haulway.delta.prune(root),
+        lambda: haulway.delta.apply(tmp_path / "target", root, base=base),
+        lambda: haulway.delta.apply(tmp_path / "target", root, base=base, to=5),
+        lambda: haulway.delta.fold(root, tmp_path / "folded", start=3, to=5),
+        lambda: haulway.delta.compact(root, tmp_path / "whole", base=base),
+        lambda: haulway.delta.publisher(root, base),
+        lambda: next(haulway.delta.follow(root, newer_than=4, timeout=5)),
+    ]
+    for call in calls:
+        with pytest.raises(haulway.MismatchError) as raised:
+            call()
+        assert "is also in" in str(raised.value)
+        assert f"{root / 'weight_v000005'}" in str(raised.value)
+        assert f"{other}" in str(raised.value)
+    # The rest of the run can be used, and one of the two alone.
+    assert haulway.delta.apply(tmp_path / "target", root, base=base, to=4).to == (
+        "000004")
+    (other / INDEX).unlink()
+    assert len(haulway.delta.versions(root)) == 6
+    assert haulway.delta.apply(tmp_path / "target", root).versions == 1
+
+
+def test_a_link_that_names_a_version(run_of):
+    """A folder of another name appears as a version by a link."""
+    _, root = run_of
+    (root / "weight_v000005").rename(root / "written")
+    (root / "weight_v000005").symlink_to("written")
+    (root / "v4").symlink_to("weight_v000004")
+    assert len(haulway.delta.versions(root)) == 5
+    following = haulway.delta.follow(root, newer_than=3, timeout=5)
+    assert [next(following).id for _ in range(2)] == ["000004", "000005"]
+
+
 def test_prune_leaves_links_to_other_places(run_of, tmp_path):
     _, root = run_of
     (tmp_path / "elsewhere").mkdir()
