@@ -230,11 +230,14 @@ struct Foreign {
   size_t at = 0;
   std::string_view suffix = {};
 };
+constexpr std::string_view kPage =
+    "a web page: the download failed, or the URL is that of a folder and lacks "
+    "the slash at its end";
 constexpr Foreign kForeign[] = {
     {"version https://git-lfs", "a pointer of Git LFS: fetch the file itself"},
-    {"<!DOCTYPE", "a web page: the download failed"},
-    {"<!doctype", "a web page: the download failed"},
-    {"<html", "a web page: the download failed"},
+    {"<!DOCTYPE", kPage},
+    {"<!doctype", kPage},
+    {"<html", kPage},
     {"\x89HDF\r\n\x1a\n", "HDF5: read it with h5py, or with Keras"},
     {"\x1f\x8b", "compressed by gzip: decompress it first"},
     {"\x28\xb5\x2f\xfd", "compressed by zstd: decompress it first"},
