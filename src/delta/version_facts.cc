@@ -49,6 +49,11 @@ std::optional<std::string> TextOf(std::span<const Fact> metadata,
 
 Result<std::string> NeededText(std::span<const Fact> metadata,
                                std::string_view key) {
+  if (std::ranges::count(metadata, key, &Fact::name) > 1) {
+    return Status(
+        Code::kCorrupt,
+        fmt::format("metadata of the index have {} more than once", key));
+  }
   auto text = TextOf(metadata, key);
   if (!text.has_value() || text->empty()) {
     return Status(Code::kCorrupt,

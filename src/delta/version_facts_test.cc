@@ -59,6 +59,10 @@ TEST(VersionFacts, AreRefused) {
   EXPECT_EQ(Refused("base_version", std::string("000004")).code(),
             Code::kCorrupt);
   EXPECT_EQ(Refused("base_version", std::string("4")).code(), Code::kCorrupt);
+  std::vector<Fact> twice = Facts();
+  twice.push_back(twice[0]);
+  EXPECT_EQ(ReadVersionFacts(twice, "weight_v000004").status().code(),
+            Code::kCorrupt);
   EXPECT_EQ(Refused("version", std::string("000005")).code(), Code::kMismatch);
   EXPECT_EQ(Refused("version", std::string("v4"), "v5").code(),
             Code::kMismatch);

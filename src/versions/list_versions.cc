@@ -2,8 +2,8 @@
 // a version, and its index or a shard, is a version. What each holds is read
 // from its index and the headers of its shards. Copies under other names, and
 // links to versions of the same folder, are none: they would be the version
-// twice. What still is there twice is refused: to take the first folder, as
-// before, gave callers that look in another order another one.
+// twice. What still is there twice is refused. Tried before: the first folder
+// counts; callers that look in another order then took another one.
 
 #include <fmt/format.h>
 

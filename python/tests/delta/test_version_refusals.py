@@ -305,6 +305,15 @@ def test_lacking_facts(version, key):
     version.refused(haulway.CorruptError, rf"no {key}")
 
 
+@pytest.mark.parametrize("key", ["version", "base_version", "delta_encoding"])
+def test_facts_that_are_there_twice(version, key):
+    """Other readers take the last one."""
+    index = version.path / INDEX
+    index.write_text(index.read_text().replace(
+        '"metadata": {', f'"metadata": {{"{key}": "000001", '))
+    version.refused(haulway.CorruptError, rf"{key} more than once")
+
+
 def test_folder_of_another_number(version):
     version.metadata(version="000002", base_version="000001")
     version.refused(haulway.MismatchError, "'weight_v000001' holds version",
