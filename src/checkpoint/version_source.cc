@@ -170,7 +170,11 @@ class VersionSource : public ByteSource {
     const std::string folder = FolderPath(name);
     const std::string_view own = LastPart(folder);
     const std::string parent = folder.substr(0, folder.size() - own.size());
+    const bool is_encoded =
+        folder.starts_with("http://") || folder.starts_with("https://");
     for (const std::string& other : delta::FoldersOfBase(own, version, base)) {
+      // A server would decode "%2f.." to another folder.
+      if (is_encoded && other.find_first_of("%?#\\") != other.npos) continue;
       auto opened = OpenIn(parent + other + "/", name.query);
       if (opened.ok()) {
         HAULWAY_TRY(CheckVersion(**opened, base));

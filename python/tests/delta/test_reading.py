@@ -348,6 +348,15 @@ def test_versions_over_http(nginx, tmp_path):
     assert same(haulway.load(f"{url}/run/weight_v000003/"), states[-1])
 
 
+def test_the_name_of_a_base_does_not_lead_elsewhere(nginx):
+    """A server decodes what an index says."""
+    root = nginx.root / "elsewhere"
+    states = chain(root, count=1)
+    save_delta(root / "run" / "b2", *states, "2", "%2f..%2f..%2fbase")
+    with pytest.raises(haulway.NotFoundError, match="base="):
+        haulway.load(f"http://127.0.0.1:{nginx.port}/elsewhere/run/b2/")
+
+
 def test_versions_on_s3(bucket, endpoint, tmp_path, monkeypatch):
     for name, value in (("AWS_ACCESS_KEY_ID", "AKID"),
                         ("AWS_SECRET_ACCESS_KEY", "s3cret"),
