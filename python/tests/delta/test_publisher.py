@@ -8,15 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import numpy as np
 import pytest
 import torch
+import zstandard
 
 import haulway
 import haulway.delta
 from delta_versions import (
     INDEX,
+    bytes_of,
     model,
     read_index,
     receive,
@@ -295,12 +298,38 @@ def test_one_publisher_a_folder(tmp_path, base):
     os.waitpid(child, 0)
 
 
+def receive_as_modelexpress(local, folder, version, base):
+    """Applies a delta as ModelExpress does, as its code was read: the index
+    decides what is read, and every text is compared as it is."""
+    index = read_index(folder)
+    facts = {"version": version, "base_version": base, "delta_encoding": "xor",
+             "checksum_format": "adler32", "compression_format": "zstd"}
+    assert index["metadata"] == facts
+    for name, file in index["weight_map"].items():
+        assert os.path.basename(file) == file and file.endswith(".safetensors")
+        with haulway.open(folder / file, "numpy", alone=True) as shard:
+            reader = zstandard.ZstdDecompressor().stream_reader(
+                shard[name].tobytes())
+            expected = shard.metadata[name]
+        old = np.frombuffer(bytes_of(local[name]), np.uint8)
+        mask = np.frombuffer(reader.read(old.size), np.uint8)
+        assert mask.size == old.size and reader.read(1) == b""
+        new = old ^ mask
+        assert f"{zlib.adler32(new):08x}" == expected
+        tensor = torch.from_numpy(new.copy()).view(local[name].dtype)
+        local[name] = tensor.reshape(local[name].shape)
+
+
 def test_names_for_modelexpress(tmp_path, base):
     states = states_from(base, 2)
     with haulway.delta.publisher(tmp_path / "run", tmp_path / "base", layout="v",
-                                 checksum="adler32") as publisher:
+                                 checksum="adler32", shard=500) as publisher:
         made = [publisher.publish(state) for state in states[1:]]
     assert [(one.id, one.base) for one in made] == [("v1", "v0"), ("v2", "v1")]
+    local = dict(base)
+    for one, state in zip(made, states[1:]):
+        receive_as_modelexpress(local, tmp_path / "run" / one.id, one.id, one.base)
+        assert same(local, state)
     assert sorted(name for name in os.listdir(tmp_path / "run")
                   if not name.startswith(".")) == ["v1", "v2"]
     assert same(haulway.load(made[1].path, base=tmp_path / "base"), states[2])
