@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <system_error>
 
 #include "base/posix.h"
 #include "base/text.h"
@@ -65,6 +67,12 @@ Status CheckNotInterrupted(const std::string& path) {
   std::string folder = path;
   struct stat facts;
   if (::stat(path.c_str(), &facts) == 0 && !S_ISDIR(facts.st_mode)) {
+    std::error_code error;
+    if (std::filesystem::is_symlink(path, error)) {
+      // The file lies in another folder.
+      const auto file = std::filesystem::canonical(path, error);
+      if (!error) HAULWAY_TRY(CheckNotInterrupted(file.string()));
+    }
     folder = FolderOfPath(path);
   }
   if (!IsUpdateInterrupted(folder)) return Status();

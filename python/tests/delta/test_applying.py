@@ -388,7 +388,9 @@ def test_a_killed_call_is_ended_by_the_next(run_of, encoding, killing, command):
         version = state_of(target)
         seen.add(version)
         if version is None:
-            for path in (target, target / INDEX):
+            link = root / f"link{i}.safetensors"
+            link.symlink_to(target / "model-00001-of-00002.safetensors")
+            for path in (target, target / INDEX, link):
                 with pytest.raises(haulway.TruncatedError,
                                    match="haulway delta apply"):
                     haulway.load(path)
