@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -223,6 +224,7 @@ class VersionPublisher::State {
 
   Result<std::string> EnterFolder(std::optional<std::string_view> place) {
     HAULWAY_TRY(CheckBegun());
+    HAULWAY_TRY(CheckLock());
     const std::string path =
         fmt::format("{}/{}", root_, layout_->folder(version_ + 1));
     const NewFolder::Options options{.durability = options_.durability,
@@ -402,6 +404,20 @@ class VersionPublisher::State {
     }
     lock_ = std::move(fd);
     return Status();
+  }
+
+  // Fails if the lock, and so the versions, were removed: nobody could open a
+  // version on those, and another publisher may have the folder.
+  Status CheckLock() const {
+    struct stat facts;
+    if (lock_.get() < 0 || ::fstat(lock_.get(), &facts) != 0 ||
+        facts.st_nlink > 0) {
+      return Status();
+    }
+    return Status(Code::kNotFound,
+                  "the folder was removed while the publisher had it: open a "
+                  "new publisher")
+        .Of(root_);
   }
 
   // Sets newest_ to the newest whole version, or to the base.

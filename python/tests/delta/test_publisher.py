@@ -298,6 +298,22 @@ def test_one_publisher_a_folder(tmp_path, base):
     os.waitpid(child, 0)
 
 
+def test_a_run_that_was_removed(tmp_path, base):
+    """Nobody could read a version that builds on those that are gone. slime
+    removes the folder when it starts."""
+    run = tmp_path / "run"
+    states = states_from(base, 2)
+    with haulway.delta.publisher(run, tmp_path / "base") as publisher:
+        publisher.publish(states[1])
+        shutil.rmtree(run)
+        with haulway.delta.publisher(run, tmp_path / "base") as other:
+            with pytest.raises(haulway.NotFoundError, match="was removed.*run"):
+                publisher.publish(states[2])
+            made = other.publish(states[2])
+    assert made.number == 1
+    assert same(haulway.load(made.path, base=tmp_path / "base"), states[2])
+
+
 def receive_as_modelexpress(local, folder, version, base):
     """Applies a delta as ModelExpress does, as its code was read: the index
     decides what is read, and every text is compared as it is."""
