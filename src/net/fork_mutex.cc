@@ -48,6 +48,11 @@ Gate& TheGate() {
   return *gate;
 }
 
+// The gate is made while the library is loaded. If a thread made it at its
+// first use, a child that is forked meanwhile would wait forever for that
+// thread.
+[[maybe_unused]] const Gate& made_when_loaded = TheGate();
+
 // How many a thread holds: only the first one passes the gate.
 thread_local int held = 0;
 
