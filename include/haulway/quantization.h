@@ -1,4 +1,5 @@
-// How the weights of a checkpoint are quantized, as far as it is known.
+// How the weights of a checkpoint are quantized, as far as it is known, and
+// what became of them.
 
 #pragma once
 
@@ -39,10 +40,16 @@ constexpr const auto& FieldsOf(const Quantization&) {
 struct Dequantized {
   Quantization quantization;
   DType dtype = DType::kBF16;  // The plain weights have it.
-  // Offsets of the source from here on are of bytes that no file has.
-  uint64_t computed_from = 0;
   // Tensors that the plain weights do not need, sorted by name.
   std::vector<std::string> dropped;
+};
+
+// What opening with OpenOptions::lora did.
+struct Merged {
+  uint64_t weights = 0;  // Adapters were merged into so many.
+  // The model has a head of its own now, whose weights were those of the
+  // embeddings.
+  bool is_untied = false;
 };
 
 }  // namespace haulway

@@ -11,12 +11,9 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <span>
 
-#include "base/json_text.h"
+#include "arithmetic/json_fields.h"
 #include "base/text.h"
-#include "haulway/buffer.h"
-#include "haulway/options.h"
 
 namespace haulway::arithmetic {
 
@@ -26,51 +23,6 @@ namespace dom = simdjson::dom;
 
 constexpr std::string_view kConfig = "config.json";
 constexpr std::string_view kModelOpt = "hf_quant_config.json";
-constexpr uint64_t kMostBytes = 64 * kMiB;
-constexpr size_t kMostDepth = 128;
-
-Status WrongType(std::string_view key, std::string_view expected) {
-  return Status(Code::kCorrupt,
-                fmt::format("{} is not what it should be: expected {}",
-                            Quote(key), expected));
-}
-
-// Returns the object at a key; nullopt if it is not there or null.
-Result<std::optional<dom::object>> ObjectAt(dom::object from,
-                                            std::string_view key) {
-  dom::element found;
-  if (from[key].get(found) || found.is_null()) {
-    return std::optional<dom::object>();
-  }
-  dom::object object;
-  if (found.get_object().get(object)) return WrongType(key, "an object");
-  return std::optional(object);
-}
-
-// Reads text at a key; leaves `text` if there is none.
-Status ReadText(dom::object from, std::string_view key, std::string* text) {
-  dom::element found;
-  if (from[key].get(found) || found.is_null()) return Status();
-  std::string_view value;
-  if (found.get_string().get(value)) return WrongType(key, "a string");
-  *text = value;
-  return Status();
-}
-
-// Reads a positive number; -1 and null stay what `number` is.
-Status ReadNumber(dom::object from, std::string_view key, uint64_t most,
-                  uint64_t* number) {
-  dom::element found;
-  if (from[key].get(found) || found.is_null()) return Status();
-  int64_t value = 0;
-  if (found.get_int64().get(value)) return WrongType(key, "a number");
-  if (value == -1) return Status();
-  if (value < 1 || static_cast<uint64_t>(value) > most) {
-    return WrongType(key, fmt::format("a number from 1 to {}", most));
-  }
-  *number = static_cast<uint64_t>(value);
-  return Status();
-}
 
 Status ReadBlock(dom::object from, std::string_view key,
                  std::optional<std::pair<uint64_t, uint64_t>>* block) {
@@ -111,13 +63,6 @@ Status ReadBits(dom::object from, std::string_view key, int* bits) {
   uint64_t number = 0;
   HAULWAY_TRY(ReadNumber(from, key, 64, &number));
   if (number != 0) *bits = static_cast<int>(number);
-  return Status();
-}
-
-Status ReadFlag(dom::object from, std::string_view key, bool* flag) {
-  dom::element found;
-  if (from[key].get(found) || found.is_null()) return Status();
-  if (found.get_bool().get(*flag)) return WrongType(key, "true or false");
   return Status();
 }
 
@@ -177,27 +122,9 @@ Status ReadMethod(dom::object from, Declaration* made) {
   return Status();
 }
 
-Result<dom::object> ParseObject(dom::parser* parser, std::string_view text) {
-  dom::element root;
-  dom::object object;
-  const auto error = parser->parse(text.data(), text.size()).get(root);
-  if (error) {
-    return Status(Code::kCorrupt, fmt::format("it is no JSON: {}",
-                                              simdjson::error_message(error)));
-  }
-  if (root.get_object().get(object)) {
-    return Status(Code::kCorrupt, "it is no JSON object");
-  }
-  return object;
-}
-
 Status ReadConfig(std::string text, Declaration* made) {
-  ReplaceNumbers(&text);
-  dom::parser parser;
-  if (parser.allocate(text.size(), kMostDepth)) {
-    return Status(Code::kLimit, "no memory for the JSON");
-  }
-  HAULWAY_ASSIGN(const dom::object config, ParseObject(&parser, text));
+  JsonObject json;
+  HAULWAY_ASSIGN(const dom::object config, json.Parse(std::move(text)));
   ReadDType(config, &made->dtype);
   HAULWAY_ASSIGN(const auto nested, ObjectAt(config, "text_config"));
   if (!made->dtype.has_value() && nested.has_value()) {
@@ -219,42 +146,12 @@ Status ReadConfig(std::string text, Declaration* made) {
 }
 
 Status ReadModelOpt(std::string text, Declaration* made) {
-  ReplaceNumbers(&text);
-  dom::parser parser;
-  if (parser.allocate(text.size(), kMostDepth)) {
-    return Status(Code::kLimit, "no memory for the JSON");
-  }
-  HAULWAY_ASSIGN(const dom::object config, ParseObject(&parser, text));
+  JsonObject json;
+  HAULWAY_ASSIGN(const dom::object config, json.Parse(std::move(text)));
   HAULWAY_ASSIGN(const auto method, ObjectAt(config, "quantization"));
   if (!method.has_value()) return Status();
   made->method = "modelopt";
   return ReadText(*method, "quant_algo", &made->format);
-}
-
-// Reads a file beside `source`; empty if it is not there.
-Result<std::string> ReadBeside(const ByteSource& source,
-                               std::string_view name) {
-  auto file = source.OpenNeighbour(name);
-  if (!file.ok()) {
-    switch (file.status().code()) {
-      case Code::kNotFound:
-      case Code::kUnsupported:
-      case Code::kInvalidArgument:
-      case Code::kPermissionDenied:
-        return std::string();
-      default:
-        return std::move(file).status().Of(name);
-    }
-  }
-  if ((*file)->size() > kMostBytes) {
-    return Status(Code::kLimit, fmt::format("it has {} bytes: expected at most "
-                                            "{}",
-                                            (*file)->size(), kMostBytes))
-        .Of(name);
-  }
-  std::string text((*file)->size(), '\0');
-  HAULWAY_TRY((*file)->ReadAt(0, std::as_writable_bytes(std::span(text))));
-  return text;
 }
 
 }  // namespace

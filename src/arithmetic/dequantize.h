@@ -1,10 +1,14 @@
-// Presents a checkpoint with quantized weights as one with plain weights.
+// Presents a checkpoint with quantized weights as one with plain weights, and
+// one with adapters beside it as one into which they are merged.
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
+#include "arithmetic/find_merges.h"
 #include "haulway/dtype.h"
 #include "haulway/format.h"
 #include "haulway/quantization.h"
@@ -27,6 +31,12 @@ struct PlainCheckpoint {
 Result<PlainCheckpoint> Dequantize(std::unique_ptr<const FormatReader> reader,
                                    const ByteSource& beside,
                                    std::optional<DType> to);
+
+// Replaces `*reader` by one that shows a flat dict, with the adapters merged
+// into its weights, one after another. Fails as FindMerges() does.
+Result<Merged> MergeAdapters(const ByteSource& beside,
+                             std::span<const Adapter> adapters,
+                             std::unique_ptr<const FormatReader>* reader);
 
 // Returns how the weights are quantized; nothing if no tensor could be such a
 // weight. Fails as ReadDeclaration() does. Counts what it can of weights that

@@ -15,6 +15,13 @@
 
 namespace haulway::arithmetic {
 
+// A tensor of the result under a name that is not stored.
+struct AddedEntry {
+  std::string name;
+  uint32_t entry = 0;   // The entry of the tensor that it is,
+  uint32_t weight = 0;  // unless this is the number of a weight.
+};
+
 struct FoundWeights {
   std::string method;  // Empty if nothing is quantized or declared to be.
   std::string format;
@@ -22,6 +29,7 @@ struct FoundWeights {
   // By entry of the index: the weight whose root it is; kIsKept for a tensor
   // that stays as it is, kIsDropped for one that belongs to a weight.
   std::vector<uint32_t> weight_of;
+  std::vector<AddedEntry> added;
 };
 inline constexpr uint32_t kIsKept = 0xFFFFFFFF;
 inline constexpr uint32_t kIsDropped = 0xFFFFFFFE;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arithmetic/ggml_blocks.h"
+#include "arithmetic/low_rank.h"
 #include "arithmetic/packed_columns.h"
 #include "arithmetic/scaled_rows.h"
 #include "haulway/dtype.h"
@@ -286,6 +287,42 @@ TEST(GgmlBlocks, BlocksAreIndependent) {
     for (const float number : one) EXPECT_EQ(number, 0) << info.name;
   }
   EXPECT_EQ(types, 23);
+}
+
+TEST(LowRank, SumsInOrderWhateverIsComputedTogether) {
+  constexpr uint64_t kRows = 15;
+  constexpr uint64_t kColumns = 70;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (const uint64_t rank : {1, 3, 64}) {
+    std::vector<float> left(kRows * rank);
+    for (float& number : left) number = normal(random);
+    Panels right(rank, kColumns);
+    for (uint64_t k = 0; k < rank; ++k) {
+      for (uint64_t j = 0; j < kColumns; ++j) right.At(k, j) = normal(random);
+    }
+    constexpr uint64_t kStride = 3 * kPanelColumns;
+    std::vector<float> whole(kRows * kStride);
+    Multiply(left.data(), kRows, right, 0, 3, whole.data(), kStride);
+    for (uint64_t i = 0; i < kRows; ++i) {
+      for (uint64_t j = 0; j < kColumns; ++j) {
+        float sum = 0;
+        for (uint64_t k = 0; k < rank; ++k) {
+          const volatile float product = left[i * rank + k] * right.At(k, j);
+          sum = sum + product;
+        }
+        ASSERT_EQ(whole[i * kStride + j], sum) << i << " " << j;
+      }
+      for (uint64_t j = kColumns; j < kStride; ++j) {
+        ASSERT_EQ(whole[i * kStride + j], 0);
+      }
+      std::vector<float> part(2 * kPanelColumns);
+      Multiply(left.data() + i * rank, 1, right, 1, 2, part.data(), kStride);
+      ASSERT_TRUE(std::equal(
+          part.begin(), part.end(),
+          whole.begin() + static_cast<ptrdiff_t>(i * kStride + kPanelColumns)));
+    }
+  }
 }
 
 }  // namespace

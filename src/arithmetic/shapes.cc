@@ -13,13 +13,9 @@
 
 namespace haulway::arithmetic {
 
-namespace {
-
 std::string ShapeText(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
-
-}  // namespace
 
 Status Making::Wrong(Role role, std::string_view what) const {
   return Status(Code::kMismatch, what)

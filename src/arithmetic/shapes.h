@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -29,6 +30,8 @@ struct Matrices {
   bool is_empty() const { return count == 0 || rows == 0 || columns == 0; }
 };
 Matrices MatricesOf(std::span<const int64_t> shape);
+
+std::string ShapeText(std::span<const int64_t> shape);
 
 // Returns the product of the sizes. Requires: it does not overflow, which
 // holds for tensors with data.

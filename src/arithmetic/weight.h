@@ -1,10 +1,11 @@
-// A quantized weight of a checkpoint: the tensors that make it up, and how its
-// elements follow from theirs.
+// A weight that is computed: the tensors that make it up, and how its elements
+// follow from theirs.
 
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "arithmetic/packed_columns.h"
 #include "arithmetic/scaled_rows.h"
 #include "haulway/dtype.h"
+#include "haulway/format.h"
 #include "haulway/index.h"
 
 namespace haulway::arithmetic {
@@ -41,6 +43,40 @@ enum class Arrangement : uint8_t {
   kRows,        // A row of the result is a row of the root.
   kColumns,     // A row of the result is a column of the root.
   kTransposed,  // The same, of MXFP4 blocks in stacked matrices.
+  kMerged,      // A row of the result is a row of the root, changed by steps.
+};
+
+// A tensor of an adapter: a row of its index.
+struct AdapterTensor {
+  std::shared_ptr<const FormatReader> reader;
+  uint32_t tensor = kNoTensor;
+
+  explicit operator bool() const { return reader != nullptr; }
+  const TensorInfo& info() const { return reader->index().tensors[tensor]; }
+};
+
+// What an adapter does to a weight. After each step, the numbers are rounded to
+// the dtype of the weight.
+struct MergeStep {
+  enum class Kind : uint8_t {
+    kReplace,  // `value` takes the place of the weight.
+    kVector,   // `value` times `scale` is added to each row.
+    // left * right, times `scale`, is added. With a magnitude of each output of
+    // the module, the sum is then brought to the length that it states.
+    kProduct,
+  };
+  Kind kind = Kind::kProduct;
+  AdapterTensor value = {};
+
+  uint64_t rank = 0;
+  // Factors of [rows, rank] and [rank, columns]; if the weight is stored
+  // transposed, [rank, rows] and [columns, rank].
+  AdapterTensor left = {}, right = {};
+  bool is_transposed = false;
+  // The product itself is rounded to the dtype of the weight, too.
+  bool rounds_product = false;
+  AdapterTensor magnitude = {};
+  float scale = 1;
 };
 
 struct Weight {
@@ -77,6 +113,9 @@ struct Weight {
   // kColumns:
   Packing packing = Packing::kGptq;
   uint32_t added_to_zeros = 0;
+
+  // kMerged:
+  std::vector<MergeStep> steps;
 
   Weight() { tensors.fill(kNoTensor); }
   uint32_t tensor(Role role) const {

@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "arithmetic/shapes.h"
+#include "arithmetic/stored_bytes.h"
+#include "arithmetic/weight_output.h"
 #include "base/no_memory.h"
 #include "base/text.h"
-#include "decode/encoding_traits.h"
-#include "decode/stored_tensor.h"
 #include "tensor/cast.h"
 
 namespace haulway::arithmetic {
@@ -57,58 +57,20 @@ bool ReadsScalesByRow(const Weight& weight, const CheckpointIndex& index) {
          index.tensors[weight.tensor(Role::kScale)].nbytes > kSmallScales;
 }
 
-// The bytes are those of the source, without a frame to check.
-bool IsPlain(const StorageInfo& storage) {
-  return IsAsInMemory(storage) &&
-         storage.frame_end - storage.frame_offset == storage.stored_bytes;
-}
-
 }  // namespace
-
-// Where the elements of a range go.
-class WeightReader::Output {
- public:
-  Output(const Weight& weight, uint64_t begin, std::span<std::byte> out)
-      : item_(ItemBytes(weight.terms.to)), begin_(begin), out_(out) {}
-
-  uint64_t first() const { return begin_ / item_; }
-  uint64_t end() const { return CeilDivide(begin_ + out_.size(), item_); }
-
-  // Calls compute(memory) for `count` elements from `at` on, which must
-  // overlap the range, and keeps those in the range.
-  template <class Compute>
-  void Put(uint64_t at, uint64_t count, const Compute& compute) {
-    const uint64_t from = at * item_;
-    const uint64_t to = from + count * item_;
-    const uint64_t stop = begin_ + out_.size();
-    if (from >= begin_ && to <= stop) {
-      compute(out_.data() + (from - begin_));
-      return;
-    }
-    memory_.resize(std::max<size_t>(memory_.size(), count * item_));
-    compute(memory_.data());
-    const uint64_t first = std::max(from, begin_);
-    std::memcpy(out_.data() + (first - begin_), memory_.data() + (first - from),
-                std::min(to, stop) - first);
-  }
-
- private:
-  const uint64_t item_;
-  const uint64_t begin_;  // In bytes.
-  const std::span<std::byte> out_;
-  std::vector<std::byte> memory_;
-};
 
 WeightReader::WeightReader(const FormatReader& reader,
                            std::vector<Weight> weights)
-    : reader_(reader), weights_(std::move(weights)) {}
+    : reader_(reader),
+      weights_(std::move(weights)),
+      merges_(reader_, weights_) {}
 
 Status WeightReader::Read(uint32_t number, uint64_t begin,
                           std::span<std::byte> out) const {
   if (out.empty()) return Status();
   const Weight& weight = weights_[number];
   const auto read = [&]() -> Status {
-    Output output(weight, begin, out);
+    WeightOutput output(weight, begin, out);
     switch (weight.arrangement) {
       case Arrangement::kBlocks:
         return ReadBlocks(weight, &output);
@@ -118,36 +80,14 @@ Status WeightReader::Read(uint32_t number, uint64_t begin,
         return ReadColumns(number, &output);
       case Arrangement::kTransposed:
         return ReadTransposed(number, &output);
+      case Arrangement::kMerged:
+        return merges_.Read(number, &output);
     }
     return Status(Code::kInternal, "no such arrangement");
   };
   Status status = OrNoMemory(read);
   if (status.ok()) return status;
   return std::move(status).In(Quote(weight.name));
-}
-
-Result<Buffer> WeightReader::Load(const TensorInfo& info, uint64_t begin,
-                                  uint64_t length) const {
-  if (length == 0) return Buffer();
-  const StorageInfo& storage = reader_.index().storages[info.storage];
-  const uint64_t at = info.storage_offset * ItemBytes(info.dtype) + begin;
-  if (IsPlain(storage)) {
-    auto view = reader_.source()->View(storage.offset + at, length);
-    if (view.has_value()) return *std::move(view);
-  }
-  HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(length));
-  if (IsPlain(storage)) {
-    HAULWAY_TRY(
-        reader_.source()->ReadAt(storage.offset + at, bytes.mutable_bytes()));
-  } else {
-    HAULWAY_TRY(
-        ReadStorageRange(reader_, info.storage, at, bytes.mutable_bytes()));
-  }
-  return bytes;
-}
-
-Result<Buffer> WeightReader::LoadWhole(const TensorInfo& info) const {
-  return Load(info, 0, info.nbytes);
 }
 
 Result<std::shared_ptr<const WeightReader::Companions>>
@@ -168,7 +108,7 @@ Result<WeightReader::Companions> WeightReader::LoadCompanions(
       continue;
     }
     HAULWAY_ASSIGN(made.parts[static_cast<size_t>(role)],
-                   LoadWhole(tensors[weight.tensor(role)]));
+                   LoadBytes(reader_, tensors[weight.tensor(role)]));
   }
   const auto floats = [&](Role role) {
     const Buffer& bytes = made.parts[static_cast<size_t>(role)];
@@ -206,7 +146,7 @@ Result<WeightReader::Companions> WeightReader::LoadCompanions(
   return made;
 }
 
-Status WeightReader::ReadBlocks(const Weight& weight, Output* out) const {
+Status WeightReader::ReadBlocks(const Weight& weight, WeightOutput* out) const {
   const TensorInfo& root = reader_.index().tensors[weight.tensor(Role::kRoot)];
   const uint64_t columns = weight.terms.columns;
   const uint64_t last = CeilDivide(out->end(), columns);
@@ -326,7 +266,7 @@ class WeightReader::RowLoop {
   uint64_t row_ = UINT64_MAX;
 };
 
-Status WeightReader::ReadRows(uint32_t number, Output* out) const {
+Status WeightReader::ReadRows(uint32_t number, WeightOutput* out) const {
   const Weight& weight = weights_[number];
   const RowTerms& terms = weight.terms;
   const TensorInfo& root = reader_.index().tensors[weight.tensor(Role::kRoot)];
@@ -452,7 +392,7 @@ Result<WeightReader::Panel> WeightReader::LoadPanel(const Weight& weight,
   return panel;
 }
 
-Status WeightReader::ReadColumns(uint32_t number, Output* out) const {
+Status WeightReader::ReadColumns(uint32_t number, WeightOutput* out) const {
   const Weight& weight = weights_[number];
   const RowTerms& terms = weight.terms;
   HAULWAY_ASSIGN(const auto companions, CompanionsOf(number));
@@ -502,7 +442,7 @@ Status WeightReader::ReadColumns(uint32_t number, Output* out) const {
   return Status();
 }
 
-Status WeightReader::ReadTransposed(uint32_t number, Output* out) const {
+Status WeightReader::ReadTransposed(uint32_t number, WeightOutput* out) const {
   constexpr uint64_t kColumns = 512;
   constexpr uint64_t kBlock = 32;
   const Weight& weight = weights_[number];
