@@ -58,10 +58,7 @@ std::optional<uint64_t> FileOffset(const Checkpoint& checkpoint,
   }
   const StorageInfo& storage = index.storages[tensor.storage];
   if (storage.encoding != Encoding::kRaw) return std::nullopt;
-  const auto& dequantized = checkpoint.dequantized();
-  if (dequantized.has_value() && storage.offset >= dequantized->computed_from) {
-    return std::nullopt;
-  }
+  if (storage.offset >= checkpoint.computed_from()) return std::nullopt;
   const Part* part = PartOf(index, tensor);
   return storage.offset - (part == nullptr ? 0 : part->offset) +
          tensor.storage_offset * ItemBytes(tensor.dtype);

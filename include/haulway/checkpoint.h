@@ -63,6 +63,11 @@ class HAULWAY_EXPORT Checkpoint {
   // Returns what opening with OpenOptions::dequantize did; nothing without it,
   // or if no weight is quantized.
   const std::optional<Dequantized>& dequantized() const HAULWAY_LIFETIME_BOUND;
+  // Returns what opening with OpenOptions::lora did.
+  const Merged& merged() const HAULWAY_LIFETIME_BOUND;
+  // Offsets of source() from here on are of bytes that no file has, those of
+  // weights that are computed.
+  uint64_t computed_from() const;
   // Returns how the weights are quantized, or were before they were
   // dequantized; nothing if none is and config.json does not say so. Reads
   // config.json beside the file. Fails as reading does, and with kCorrupt if it

@@ -206,6 +206,7 @@ struct ConvertReport {
   // none.
   std::string quantization;
   uint64_t dequantized = 0;  // Weights that are plain in the new file.
+  uint64_t merged = 0;       // Weights that adapters were merged into.
   // Tensors that only quantized weights need.
   std::vector<std::string> dropped;
   // Other files of the model that were copied into the folder.
@@ -231,6 +232,8 @@ inline constexpr FieldTable kConvertReportFields{
           Spelling::kTextOrNone),
     Field("dequantized", &ConvertReport::dequantized,
           "weights that were dequantized"),
+    Field("merged", &ConvertReport::merged,
+          "weights that adapters were merged into"),
     Field("dropped", &ConvertReport::dropped,
           "tensors that only quantized weights need"),
     Field("copied", &ConvertReport::copied,

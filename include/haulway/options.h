@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,7 @@
 
 namespace haulway {
 
+class ByteSource;            // haulway/source.h
 enum class DType : uint8_t;  // haulway/dtype.h
 
 inline constexpr size_t kKeyBytes = 32;
@@ -146,6 +148,22 @@ constexpr std::span<const std::string_view> WordsOf(Replicas) {
   return kReplicasWords;
 }
 
+// Opens what a path or URL names.
+using SourceOpener = std::function<Result<std::shared_ptr<const ByteSource>>(
+    std::string_view uri)>;
+
+// A LoRA adapter to merge: a folder as peft writes it, or its file of tensors.
+struct LoraAdapter {
+  std::string path;
+  // Multiplies what the adapter adds.
+  double weight = 1;
+};
+
+// Returns the adapter that PATH or PATH:WEIGHT names, the weight a decimal
+// number. Fails with kInvalidArgument for an empty path and a weight that is
+// not finite.
+HAULWAY_EXPORT Result<LoraAdapter> ParseLoraAdapter(std::string_view text);
+
 struct OpenOptions {
   Strictness strictness = Strictness::kStrict;
   ParseLimits limits;
@@ -187,6 +205,11 @@ struct OpenOptions {
   // Allow casts of the stored numbers of quantized weights, and of their
   // scales.
   bool raw = false;
+  // Present weights with these adapters merged into them, one after another,
+  // computed when they are read, after `dequantize`.
+  std::vector<LoraAdapter> lora;
+  // Opens the adapters; by default OpenSource() of haulway/open.h.
+  SourceOpener open_adapter = nullptr;
 };
 
 inline constexpr FieldTable kOpenOptionFields{
@@ -222,6 +245,11 @@ inline constexpr FieldTable kOpenOptionFields{
     Field("raw", &OpenOptions::raw,
           "allow casts of the stored numbers of quantized weights and of their "
           "scales",
+          {.flag = "-"}),
+    Field("lora", &OpenOptions::lora,
+          "LoRA adapters of peft to merge into the weights, one after another: "
+          "a path or URL, or a list of these and of pairs (path, weight); see "
+          "docs/quantized.md",
           {.flag = "-"}),
     Field("debug", &OpenOptions::debug_offsets,
           "compare every computed offset with the one in its header when the "

@@ -124,9 +124,9 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
   }
   {
     // `bytes` is the one of `write`.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] =
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] =
         ConvertReport();
-    EXPECT_EQ(NamesOf(ConvertReport()), 10u + NamesOf(WriteStats()));
+    EXPECT_EQ(NamesOf(ConvertReport()), 11u + NamesOf(WriteStats()));
   }
   {
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = EditReport();
@@ -238,10 +238,10 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(TensorizerEditOptions()), 7u);
   }
   {
-    // No row: limits, dequantized_dtype. The key counts as two.
+    // No row: limits, dequantized_dtype, open_adapter. The key counts as two.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
-                                  p] = OpenOptions();
-    EXPECT_EQ(NamesOf(OpenOptions()), 15u);
+                                  p, q, r] = OpenOptions();
+    EXPECT_EQ(NamesOf(OpenOptions()), 16u);
   }
   {
     // No row: proxy_from_environment, cancel.

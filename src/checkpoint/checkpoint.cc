@@ -20,6 +20,8 @@
 
 #include "arithmetic/declaration.h"
 #include "arithmetic/dequantize.h"
+#include "arithmetic/find_merges.h"
+#include "arithmetic/json_fields.h"
 #include "base/name_index.h"
 #include "base/no_memory.h"
 #include "base/text.h"
@@ -40,10 +42,11 @@ bool MayPass(const Result<std::shared_ptr<const Checkpoint>>& opened) {
   return code == Code::kUnavailable || code == Code::kTimeout;
 }
 
-Status CheckDequantize(const OpenOptions& options) {
+Status CheckComputed(const OpenOptions& options) {
   if (options.raw) {
     return Status(Code::kInvalidArgument,
-                  "dequantize and raw contradict each other: expected one");
+                  fmt::format("{} and raw contradict each other: expected one",
+                              options.dequantize ? "dequantize" : "lora"));
   }
   const auto dtype = options.dequantized_dtype;
   if (!dtype.has_value() || CanCast(DType::kF32, *dtype)) return Status();
@@ -51,6 +54,42 @@ Status CheckDequantize(const OpenOptions& options) {
                 fmt::format("weights cannot be dequantized to dtype {}: "
                             "expected a floating-point one",
                             Name(*dtype)));
+}
+
+Result<std::shared_ptr<const ByteSource>> OpenAdapter(
+    const std::string& path, const OpenOptions& options) {
+  const auto open = [&](std::string_view uri) {
+    return options.open_adapter == nullptr ? OpenSource(uri)
+                                           : options.open_adapter(uri);
+  };
+  if (!IsFolder(path)) return open(path);
+  // A folder may hold other checkpoints: the state of an optimizer.
+  const std::string folder = path.ends_with('/') ? path : path + "/";
+  auto source = open(folder + "adapter_model.safetensors");
+  if (source.ok() || source.status().code() != Code::kNotFound) return source;
+  auto older = open(folder + "adapter_model.bin");
+  return older.ok() ? std::move(older) : std::move(source);
+}
+
+Result<arithmetic::Adapter> ReadAdapter(const LoraAdapter& from,
+                                        const OpenOptions& options) {
+  constexpr std::string_view kConfig = "adapter_config.json";
+  HAULWAY_ASSIGN(auto source, OpenAdapter(from.path, options));
+  const std::string name(source->name());
+  OpenOptions opening;
+  opening.strictness = options.strictness;
+  opening.limits = options.limits;
+  HAULWAY_ASSIGN(const auto opened, Checkpoint::Open(source, opening));
+  arithmetic::Adapter made;
+  made.name = name;
+  made.reader = std::shared_ptr<const FormatReader>(opened, &opened->reader());
+  made.weight = from.weight;
+  const auto read = [&]() -> Result<std::string> {
+    HAULWAY_ASSIGN(const auto config, source->OpenNeighbour(kConfig));
+    return arithmetic::ReadFileText(*config);
+  };
+  made.config = read();
+  return made;
 }
 
 struct NameOf {
@@ -88,6 +127,8 @@ struct Checkpoint::State {
   bool allows_casts = false;
   std::shared_ptr<const ByteSource> opened;  // The file that was opened.
   std::optional<Dequantized> dequantized;
+  Merged merged;
+  uint64_t computed_from = UINT64_MAX;
   RemoteStats opening;
   std::once_flag opening_taken;
 };
@@ -112,7 +153,8 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     auto& reader = found.reader;
     if (reader == nullptr) {
       // Scales may lie in any shard.
-      const bool has_choice = wanted != nullptr && !options.dequantize;
+      const bool has_choice =
+          wanted != nullptr && !options.dequantize && options.lora.empty();
       HAULWAY_ASSIGN(reader, has_choice && IsOfShards(*found.format)
                                  ? OpenShardsWith(found.source, options, wanted)
                                  : found.format->open(found.source, options));
@@ -130,18 +172,31 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     }
     if (!options.alone) HAULWAY_TRY(RefuseDeltaShard(*reader));
     std::optional<Dequantized> dequantized;
+    const bool is_computed = options.dequantize || !options.lora.empty();
+    if (is_computed) HAULWAY_TRY(CheckComputed(options));
+    const uint64_t stored_bytes = reader->source()->size();
     if (options.dequantize) {
-      HAULWAY_TRY(CheckDequantize(options));
       HAULWAY_ASSIGN(auto plain,
                      arithmetic::Dequantize(std::move(reader), *found.source,
                                             options.dequantized_dtype));
       reader = std::move(plain.reader);
       dequantized = std::move(plain.dequantized);
     }
+    Merged merged;
+    if (!options.lora.empty()) {
+      std::vector<arithmetic::Adapter> adapters;
+      for (const LoraAdapter& one : options.lora) {
+        HAULWAY_ASSIGN(adapters.emplace_back(), ReadAdapter(one, options));
+      }
+      HAULWAY_ASSIGN(
+          merged, arithmetic::MergeAdapters(*found.source, adapters, &reader));
+    }
     const auto made = std::make_shared<Checkpoint>(std::move(reader));
     made->state_->allows_casts = options.raw;
     made->state_->opened = found.source;
     made->state_->dequantized = std::move(dequantized);
+    made->state_->merged = merged;
+    if (is_computed) made->state_->computed_from = stored_bytes;
     const auto asked = found.source->remote_stats();
     if (asked.has_value()) made->state_->opening = *asked;
     return std::shared_ptr<const Checkpoint>(made);
@@ -242,6 +297,10 @@ const std::shared_ptr<const ByteSource>& Checkpoint::opened() const {
 const std::optional<Dequantized>& Checkpoint::dequantized() const {
   return state_->dequantized;
 }
+
+const Merged& Checkpoint::merged() const { return state_->merged; }
+
+uint64_t Checkpoint::computed_from() const { return state_->computed_from; }
 
 Result<std::optional<Quantization>> Checkpoint::DescribeQuantization() const {
   using Described = std::optional<Quantization>;

@@ -178,6 +178,7 @@ class Conversion {
   }
 
   Status ReportQuantization() {
+    report_.merged = from_->merged().weights;
     const auto& dequantized = from_->dequantized();
     if (!dequantized.has_value()) {
       const auto found = from_->DescribeQuantization();

@@ -57,6 +57,7 @@ constexpr std::string_view kUsual[] = {"generation_config.json",
 constexpr std::string_view kOfQuantization[] = {"quantization_config",
                                                 "compression_config"};
 constexpr std::string_view kOfDType[] = {"dtype", "torch_dtype"};
+constexpr std::string_view kTie = "tie_word_embeddings";
 
 // The ends of names of settings, vocabularies, templates, code and texts; and
 // names without an end. Whatever else lies beside a checkpoint is not its
@@ -137,21 +138,24 @@ Result<std::vector<RawField>> FieldsOf(ondemand::parser* parser,
   return fields;
 }
 
-// Changes an object at this depth of nesting. `must_have_dtype`: it gets a
-// dtype if it has none.
-Result<std::string> Change(std::string_view text, std::optional<DType> dtype,
-                           bool is_plain, bool must_have_dtype, int depth) {
+// Changes an object at this depth of nesting. The outermost one gets fields
+// that it does not have.
+Result<std::string> Change(std::string_view text, const ConfigChanges& changes,
+                           int depth) {
   std::string json(text);
   ReplaceNumbers(&json);
   const simdjson::padded_string padded(json);
   ondemand::parser parser;
   HAULWAY_ASSIGN(const std::vector<RawField> fields, FieldsOf(&parser, padded));
   std::string named;
-  if (dtype.has_value()) named = JsonText(Describe(*dtype).torch_name);
+  if (changes.dtype.has_value()) {
+    named = JsonText(Describe(*changes.dtype).torch_name);
+  }
   std::vector<std::pair<std::string, std::string>> kept;
   bool has_dtype = false;
+  bool has_tie = false;
   for (const RawField& field : fields) {
-    if (is_plain && IsOneOf(kOfQuantization, field.key)) continue;
+    if (changes.is_plain && IsOneOf(kOfQuantization, field.key)) continue;
     // Numbers stay as they are spelled.
     std::string value(
         text.substr(static_cast<size_t>(field.value.data() - padded.data()),
@@ -159,14 +163,20 @@ Result<std::string> Change(std::string_view text, std::optional<DType> dtype,
     if (!named.empty() && IsOneOf(kOfDType, field.key)) {
       value = named;
       has_dtype = true;
+    } else if (changes.is_untied && field.key == kTie) {
+      value = "false";
+      has_tie = true;
     } else if (field.key == "text_config" && value.starts_with('{') &&
                depth == 0) {
-      HAULWAY_ASSIGN(value, Change(value, dtype, is_plain, false, depth + 1));
+      HAULWAY_ASSIGN(value, Change(value, changes, depth + 1));
     }
     kept.emplace_back(field.key, std::move(value));
   }
-  if (must_have_dtype && !has_dtype && !named.empty()) {
+  if (depth == 0 && !has_dtype && !named.empty()) {
     kept.emplace_back("dtype", named);
+  }
+  if (depth == 0 && !has_tie && changes.is_untied) {
+    kept.emplace_back(kTie, "false");
   }
   const std::string indent(static_cast<size_t>(2 * (depth + 1)), ' ');
   std::string made = "{";
@@ -220,9 +230,8 @@ bool IsMissing(const Status& status) {
 }  // namespace
 
 Result<std::string> ChangeConfig(std::string_view config,
-                                 std::optional<DType> dtype, bool is_plain) {
-  HAULWAY_ASSIGN(std::string made, Change(config, dtype, is_plain,
-                                          /*must_have_dtype=*/true, 0));
+                                 const ConfigChanges& changes) {
+  HAULWAY_ASSIGN(std::string made, Change(config, changes, 0));
   return made + "\n";
 }
 
@@ -237,10 +246,12 @@ Result<std::vector<OtherFile>> ReadOthers(const Checkpoint& from,
     if (IsMissing(config.status())) return files;
     return config.status();
   }
-  const bool is_plain = from.dequantized().has_value();
+  const ConfigChanges changes{.dtype = dtype,
+                              .is_plain = from.dequantized().has_value(),
+                              .is_untied = from.merged().is_untied};
   HAULWAY_ASSIGN(std::vector<std::string> names, NamesBeside(opened));
   for (std::string& name : names) {
-    if (is_plain && name == kModelOptConfig) continue;
+    if (changes.is_plain && name == kModelOptConfig) continue;
     const auto file = opened.OpenNeighbour(name);
     if (!file.ok()) {
       if (IsMissing(file.status())) continue;
@@ -262,8 +273,8 @@ Result<std::vector<OtherFile>> ReadOthers(const Checkpoint& from,
         .Of(kConfig);
   }
   HAULWAY_ASSIGN(std::string text, ReadText(**config));
-  if (is_plain || dtype.has_value()) {
-    HAULWAY_ASSIGN(text, ChangeConfig(text, dtype, is_plain));
+  if (changes.any()) {
+    HAULWAY_ASSIGN(text, ChangeConfig(text, changes));
   }
   files.push_back({std::string(kConfig), std::move(text)});
   return files;

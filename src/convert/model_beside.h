@@ -27,14 +27,23 @@ struct OtherFile {
 // If `from` was dequantized, config.json loses what it says of that, and
 // hf_quant_config.json is left out. `dtype` replaces the dtype that it names;
 // nothing: it stays. Fails as reading does, and with kCorrupt if config.json is
-// no JSON object.
+// no JSON object. If adapters gave the model a head of its own, config.json
+// says so.
 Result<std::vector<OtherFile>> ReadOthers(const Checkpoint& from,
                                           std::optional<DType> dtype,
                                           std::vector<LeftOut>* left_out);
 
-// Returns config.json with another dtype, and without what it says of a
-// quantization if `is_plain`. All other values keep their spelling.
+// What changes in config.json.
+struct ConfigChanges {
+  std::optional<DType> dtype = std::nullopt;  // The new one.
+  bool is_plain = false;   // It says nothing of a quantization any more.
+  bool is_untied = false;  // The head has weights of its own.
+
+  bool any() const { return dtype.has_value() || is_plain || is_untied; }
+};
+
+// All other values keep their spelling.
 Result<std::string> ChangeConfig(std::string_view config,
-                                 std::optional<DType> dtype, bool is_plain);
+                                 const ConfigChanges& changes);
 
 }  // namespace haulway::convert
