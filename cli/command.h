@@ -42,6 +42,7 @@ struct Options {
   bool json = false, bytes = false;
   OpenOptions open;
   KeyOptions key;
+  std::vector<std::string> lora;  // As given; `open` has them parsed.
   std::vector<std::string> include, exclude;
   std::string prefix;
   int threads = 0;
@@ -102,7 +103,7 @@ RemoteOptions& Remote();
 // Returns the options that choose what a name means, for all inputs of the
 // verb. They are global, too.
 SourceOptions& Sources();
-// Adds --dequantize, for verbs that read tensors.
+// Adds --dequantize and --lora, for verbs that read tensors.
 void AddDequantize(CLI::App& app, Options& options);
 // Adds --variant and --join, for verbs whose FILE is a model.
 void AddNaming(CLI::App& app, Options& options);

@@ -104,6 +104,10 @@ void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
                                 Counted(report.dequantized, "weight"),
                                 Escape(report.quantization)));
   }
+  if (report.merged != 0) {
+    notes.push_back(fmt::format("merged adapters into {}",
+                                Counted(report.merged, "weight")));
+  }
   if (!report.copied.empty()) {
     notes.push_back(fmt::format("copied {} of the model",
                                 Counted(report.copied.size(), "other file")));
@@ -233,7 +237,8 @@ extern const Verb kConvert = {
     "haulway convert m.pt m.tensors --rename '^module\\.=' --proof "
     "sha256.json\n"
     "haulway convert model.safetensors step-0 --to torch-dcp\n"
-    "haulway convert fp8-model/ bf16-model/ --to safetensors --dequantize",
+    "haulway convert fp8-model/ bf16-model/ --to safetensors --dequantize\n"
+    "haulway convert model/ merged/ --to safetensors --lora adapter:0.5",
     AddConvert,
     /*cancels=*/true};
 

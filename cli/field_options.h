@@ -46,6 +46,8 @@ class FieldOption {
   // AddKey() and AddRemote() add options for these.
   void Add(Secret* /*value*/) const {}
   void Add(std::vector<HttpHeader>* /*value*/) const {}
+  // AddDequantize() does for these.
+  void Add(std::vector<LoraAdapter>* /*value*/) const {}
 
  private:
   void AddWords(std::span<const std::string_view> words, size_t now,

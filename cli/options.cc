@@ -42,6 +42,15 @@ std::string CheckCount(const std::string& text) {
   return fmt::format("expected a number from 0 to {}: {}", kMost, text);
 }
 
+Result<std::shared_ptr<const ByteSource>> OpenAdapter(std::string_view uri) {
+  if (Sources().signature.wanted()) {
+    return Status(Code::kInvalidArgument,
+                  "a signature of the model says nothing of adapters: merge "
+                  "them without asking for one");
+  }
+  return OpenSource(uri, {.remote = Remote()});
+}
+
 std::string CheckGlobal(const std::string& name) {
   const size_t dot = name.rfind('.');
   const bool is_full = dot != name.npos && dot != 0 && dot + 1 < name.size();
@@ -103,6 +112,19 @@ void AddDequantize(CLI::App& app, Options& options) {
   app.add_flag("--dequantize", options.open.dequantize,
                "Compute plain weights of quantized ones, as config.json beside "
                "the file says; see docs/quantized.md");
+  AddList(app, "--lora", options.lora,
+          "ADAPTER[:WEIGHT]: merge a LoRA adapter of peft into the weights; "
+          "repeatable; see docs/quantized.md")
+      ->type_name("ADAPTER")
+      ->each([&options](const std::string& text) {
+        const auto adapter = ParseLoraAdapter(text);
+        if (!adapter.ok()) {
+          throw CLI::ValidationError("--lora",
+                                     std::string(adapter.status().message()));
+        }
+        options.open.lora.push_back(*adapter);
+        options.open.open_adapter = OpenAdapter;
+      });
 }
 
 SourceOptions& Sources() {

@@ -133,6 +133,14 @@ inline void SetFieldValue(nanobind::handle value,
   to->clear();
   for (nanobind::handle text : value) SetFieldValue(text, &to->emplace_back());
 }
+inline void SetFieldValue(nanobind::handle value,
+                          std::vector<LoraAdapter>* to) {
+  to->clear();
+  for (nanobind::handle one : value) {
+    to->push_back({PathBytes(nanobind::cast<nanobind::str>(one[0])),
+                   nanobind::cast<double>(one[1])});
+  }
+}
 // A dict from text to text.
 template <class Pair>
 void SetFieldValue(nanobind::handle value, std::vector<Pair>* to) {

@@ -85,6 +85,7 @@ class _IndexWords(TypedDict, total=False):
     split_layers: bool | None
     dequantize: bool | None
     raw: bool | None
+    lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
 
@@ -194,6 +195,7 @@ class TogetherOptions(TypedDict, total=False):
     split_layers: bool | None
     dequantize: bool | None
     raw: bool | None
+    lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
     variant: str | None
@@ -1135,6 +1137,7 @@ class _Load:
     split_layers: bool
     dequantize: bool
     raw: bool
+    lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
     variant: str | None
@@ -1206,6 +1209,7 @@ class _ConfigWords(TypedDict, total=False):
     split_layers: bool
     dequantize: bool
     raw: bool
+    lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
     variant: str | None

@@ -27,7 +27,9 @@ stubs of them.
 from __future__ import annotations
 
 import functools
+import math
 import mmap as _mmap
+import numbers
 import operator
 import os
 import re
@@ -397,6 +399,31 @@ def _safe_globals(name, value):
     return tuple(checked)
 
 
+@_takes("_Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]]")
+def _lora(name, value):
+    """Checks adapters and returns a tuple of pairs (path, weight)."""
+    if isinstance(value, (str, os.PathLike)) or _is_weighted(value):
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a path, a pair of a "
+            "path and a weight, or several", "kInvalidArgument",
+        )
+    checked = []
+    for one in value:
+        path, weight = one if _is_weighted(one) else (one, 1.0)
+        weight = float(weight)
+        if not math.isfinite(weight):
+            _wrong(name, "a weight that is finite", weight)
+        checked.append((_path(name, path), weight))
+    return tuple(checked)
+
+
+def _is_weighted(value):
+    return isinstance(value, (tuple, list)) and len(value) == 2 and (
+        isinstance(value[1], numbers.Real) and not isinstance(value[1], bool))
+
+
 # Functions that return the check for a library row, by the row's kind.
 _CHECKS = {
     "flag": lambda row: check_flag,
@@ -480,7 +507,7 @@ def _of_library(*tables, **own):
 _ROWS = _haulway.option_rows()
 _OF_OPENING = _of_library("OpenOptions", debug={
     "variables": ("HAULWAY_SERIALIZATION_DEBUG", "TORCH_SERIALIZATION_DEBUG"),
-})
+}, lora={"check": _lora})
 _OF_LOADING = _of_library("LoadOptions", io={"group": "way"})
 
 # Options for interpreting an index, whatever the source.

@@ -128,6 +128,7 @@ class Reading:
             "key": self.key,
             "passphrase": self.passphrase,
             "dequantized_dtype": self.dequantized_dtype,
+            **({"reaching": self.remote} if self.lora else {}),
             "check_frames": not self.calculate_storage_offsets,
             "debug": self.debug,
         }
@@ -162,6 +163,11 @@ class Reading:
         return source
 
     def _signed_source(self, path, asked):
+        if self.lora:
+            raise InvalidArgumentError(
+                "lora: a signature of the model says nothing of adapters: "
+                "merge them without asking for one", "kInvalidArgument",
+            )
         way = way_of_signed(self.io, self.mmap)
         # The engine takes the bytes from memory, where they were compared.
         self.io, self.mmap = "auto", None
