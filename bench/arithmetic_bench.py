@@ -4,8 +4,10 @@ A GGUF file has one tensor of random blocks, whose result as F32 has a quarter o
 the given size (--gib). gguf-py maps the file and dequantizes; Haulway loads it
 with dequantize. A folder has FP8 weights of 4096 x 4096 with a scale for each
 block of 128 x 128, whose result as BF16 has that size; torch loads it with
-safetensors and multiplies. Files are in the page cache. Each
-contender has one thread, then two; gguf-py has only one.
+safetensors and multiplies. A model of transformers in BF16 has that size too, and
+an adapter of rank 64 for all linear layers of its blocks; peft loads both, merges
+and saves, Haulway converts with lora. Files are in the page cache. Each contender
+has one thread, then two; gguf-py has only one.
 
     scripts/bench arithmetic [--rounds N] [--only CASE] [--gib N] [--json FILE]
                              [--record]
@@ -19,8 +21,10 @@ from pathlib import Path
 
 import gguf
 import numpy
+import peft
 import safetensors.torch
 import torch
+import transformers
 
 import haulway
 from haulway import _haulway
@@ -31,6 +35,7 @@ COLUMNS = 4096
 TYPES = {"Q4_0": 10, "Q4_K": 10, "Q6_K": 10, "IQ4_XS": 10, "Q8_0": 8, "Q2_K": 8,
          "MXFP4": 8, "IQ2_XS": None, "IQ3_S": None}
 FP8 = 4
+LORA = 3
 
 
 def write_gguf(path, kind, gib):
@@ -57,6 +62,30 @@ def write_fp8(folder, gib):
         tensors[f"{i}.weight"] = codes.view(torch.float8_e4m3fn)
         tensors[f"{i}.weight_scale_inv"] = torch.rand(32, 32)
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
+
+
+def write_model(folder, gib):
+    """Writes a model in BF16 and an adapter for it."""
+    # The linear layers of a block have 2**27 bytes.
+    config = transformers.LlamaConfig(
+        vocab_size=512, hidden_size=2048, intermediate_size=8192,
+        num_hidden_layers=max(round(gib * 8), 1), num_attention_heads=16,
+        num_key_value_heads=16)
+    transformers.LlamaForCausalLM(config).bfloat16().save_pretrained(
+        folder / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / "model", dtype="auto")
+    peft.get_peft_model(model, peft.LoraConfig(
+        r=64, target_modules="all-linear", init_lora_weights=False,
+        task_type="CAUSAL_LM")).save_pretrained(folder / "adapter")
+
+
+def with_peft(folder, threads):
+    torch.set_num_threads(threads)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / "model", dtype="auto")
+    model = peft.PeftModel.from_pretrained(model, folder / "adapter")
+    model.merge_and_unload().save_pretrained(folder / "peft")
 
 
 def with_torch(folder, threads):
@@ -103,6 +132,16 @@ def cases(directory: Path, options):
                 ("safetensors and torch",
                  lambda threads=threads: with_torch(folder, threads))],
                {"safetensors and torch": FP8})
+    folder = directory / "lora"
+    write_model(folder, gib)
+    for threads in (1, 2):
+        yield (f"LoRA of rank 64, {gib:g} GiB of BF16, threads: {threads}",
+               [("haulway", lambda threads=threads: haulway.convert(
+                   folder / "model", f"{folder}/haulway/", "safetensors",
+                   lora=folder / "adapter", durability="none",
+                   threads=threads)),
+                ("peft", lambda threads=threads: with_peft(folder, threads))],
+               {"peft": LORA})
 
 
 if __name__ == "__main__":
