@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "haulway/worker.h"
 
@@ -76,9 +77,20 @@ Result<bool> Broadcast::Send(MessageKind kind, uint32_t epoch,
                              Audience audience,
                              std::span<const std::span<const std::byte>> parts,
                              std::span<const UnitRef> units) {
-  bool reached = false;
+  // Those that are full come last: a thread that iterates over several
+  // consumers makes room at one when it has got an item from another.
+  uint64_t bytes = 0;
+  for (const auto& part : parts) bytes += part.size();
+  std::vector<uint32_t> order;
   for (uint32_t i = 0; i < members_.size(); ++i) {
-    if ((audience & Bit(i)) == 0) continue;
+    if ((audience & Bit(i)) != 0) order.push_back(i);
+  }
+  std::ranges::stable_partition(order, [&](uint32_t i) {
+    const Member& member = members_[i];
+    return member.gone || member.channel->CanSend(bytes);
+  });
+  bool reached = false;
+  for (const uint32_t i : order) {
     Member& member = members_[i];
     Result<bool> sent = member.gone ? Result<bool>(false)
                                     : member.channel->Send(kind, epoch, parts);
