@@ -14,7 +14,7 @@
 namespace haulway::arithmetic {
 
 struct AdapterConfig {
-  // Of the modules whose path an expression matches, the first of them.
+  // The first expression that matches the path of a module gives its number.
   template <class Number>
   using ByModule = std::vector<std::pair<Regex, Number>>;
 

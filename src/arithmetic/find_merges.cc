@@ -638,7 +638,7 @@ class MergeFinder {
   Target head_ = {.entry = kNoEntry};
   bool is_head_changed_ = false;  // Together with the embeddings.
 
-  // Of the adapter that is being added:
+  // These describe the adapter that is being added.
   const Adapter* adapter_ = nullptr;
   const AdapterConfig* config_ = nullptr;
   std::map<std::string, Module> modules_;

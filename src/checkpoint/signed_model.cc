@@ -157,7 +157,7 @@ Status NotSigned(std::string_view uri) {
 struct SignatureText {
   std::string name;
   std::string text;
-  bool is_around = false;  // Of a pipeline, whose subfolder has the model.
+  bool is_around = false;  // It signs the pipeline around the model.
 };
 
 Result<SignatureText> FindSignature(std::string_view uri,

@@ -29,7 +29,7 @@ inline constexpr std::string_view kGitPaths[] = {".git", ".gitattributes",
 // A file, or a piece of one.
 struct Resource {
   std::string name;             // Relative, with '/'.
-  uint64_t begin = 0, end = 0;  // Of a piece; zeros for a whole file.
+  uint64_t begin = 0, end = 0;  // Zeros for a whole file.
   std::string digest;
 };
 

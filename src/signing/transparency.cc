@@ -237,7 +237,7 @@ Status CheckPublished(X509* certificate, X509* issuer,
   const std::string signature(text(size, bytes));
   std::string message("\0\0", 2);  // Version 1, a certificate's time stamp.
   AppendNumber(::SCT_get_timestamp(sct), 8, &message);
-  AppendNumber(1, 2, &message);  // Of a precertificate.
+  AppendNumber(1, 2, &message);  // The entry is a precertificate.
   message += KeyHashOf(issuer);
   AppendNumber(part.size(), 3, &message);
   message += part;

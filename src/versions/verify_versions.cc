@@ -167,7 +167,7 @@ class VersionsVerifier {
   const VerifyVersionsOptions& options_;
   std::vector<WeightVersion> versions_;
   std::vector<bool> is_good_;
-  std::vector<bool> is_in_chain_;  // Of a version that was checked.
+  std::vector<bool> is_in_chain_;  // A version that was checked needs it.
   VersionsReport report_;
 };
 

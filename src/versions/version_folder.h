@@ -47,8 +47,8 @@ class NewFolder {
   // Gives the folder its name. Fails with kInvalidArgument if the name was
   // taken meanwhile, and with kUnavailable if another writer removed or
   // replaced files below an s3:// name; then, and after any other failure, it
-  // is not there. Of a folder that was joined: says that the other process did
-  // so. The second call does nothing.
+  // is not there. If the folder was joined, this says that the other process
+  // did so. The second call does nothing.
   virtual Status Commit() = 0;
 };
 
