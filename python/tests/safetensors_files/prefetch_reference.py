@@ -11,12 +11,16 @@ import ctypes
 import pickle
 import sys
 
-import torch
+if __name__ == "__main__":
+    # The package takes the first runtime that is loaded, and torch's build for
+    # CUDA brings one.
+    ctypes.CDLL(sys.argv[1])
+
+import torch  # noqa: E402
 
 
-def stand_in(library):
-    """Loads the library, and makes torch take its memory for the CPU's."""
-    ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+def take_for_memory():
+    """Makes torch take the library's memory for the CPU's."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype = ctypes.c_void_p
     pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -86,7 +90,7 @@ def held(tensor):
 if __name__ == "__main__":
     import safetensors
 
-    stand_in(sys.argv[1])
+    take_for_memory()
     cases = pickle.load(sys.stdin.buffer)
     pickle.dump(
         [outcome(safetensors, sys.argv[2], "cuda:0", case) for case in cases],

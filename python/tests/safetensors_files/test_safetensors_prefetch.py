@@ -135,13 +135,16 @@ def test_plans_give_what_the_package_gives(file, theirs):
 
 
 def test_a_device_that_is_not_there_is_told(file):
+    with open("/proc/self/maps") as maps:  # torch's build for CUDA has a runtime.
+        missing = "no CUDA driver" if "libcudart" in maps.read() else (
+            "no CUDA runtime is loaded in this process")
     with ours.safe_open(file, "pt") as handle:
-        assert "no CUDA runtime is loaded in this process" in said(
-            lambda: handle.prefetch({"a": None}, device="cuda"))[1]
+        assert missing in said(
+            lambda: list(handle.prefetch({"a": None}, device="cuda")))[1]
     with ours.safe_open(file, "pt", device="cuda:1") as handle:
         # Plans are checked before.
         assert said(handle.prefetch, {})[1] == "prefetch plan selects no tensors"
-        assert "no CUDA runtime" in said(handle.prefetch, {"a": None})[1]
+        assert missing in said(lambda: list(handle.prefetch({"a": None})))[1]
         with handle.prefetch({"a": slice(0, 2)}, device="cpu") as loader:
             assert loader.take("a").tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 

@@ -183,7 +183,10 @@ def test_mappings_are_refused(run, model):
             haulway.load(model, "numpy", **options, **KEY)
     run("load", model, "--io", "mmap", *flags(KEY), code=4)
     for way in ("pread", "snapshot", "direct", "uring"):
-        same(haulway.load(model, "numpy", io=way, **KEY))
+        try:
+            same(haulway.load(model, "numpy", io=way, **KEY))
+        except haulway.UnsupportedError as error:  # In a container.
+            assert way == "uring" and "cannot set up io_uring" in str(error)
 
 
 def test_what_was_compared_does_not_change(model):

@@ -113,6 +113,11 @@ def written(request, program, work, tmp_path):
     return Written(verb, program, work, tmp_path, named)
 
 
+def steady(written):
+    """Returns what does not depend on the page cache, which a map shows."""
+    return re.sub(rb'"cache":\{[^}]*\}', b"", written)
+
+
 @pytest.mark.parametrize("old", [OLD, SHORT], ids=["shorter", "longer"])
 def test_a_call_that_fails(written, work, tmp_path, old):
     told = tmp_path / "calls"
@@ -128,7 +133,7 @@ def test_a_call_that_fails(written, work, tmp_path, old):
         # Some calls need not succeed. The folder is synced after the new file
         # took its name.
         if code == 0 or b"cannot sync the folder" in said:
-            assert len(found) == len(new), call
+            assert len(steady(found)) == len(steady(new)), call
         else:
             assert found == old, (call, said)
 
