@@ -10,8 +10,8 @@ reader look for its subject. Name the noun, or begin with "If", "When" or
 
 Public text is in the comments of include/haulway, the pages, the docstrings of
 names that a stub declares, the comments of stubs, the meanings of options and
-of fields, and the help of the command. Prints each bad opening with its file
-and line.
+of fields, the help of the command, and error texts. Prints each bad opening
+with its file and line.
 """
 
 # Design: for each kind of file, a function yields (line, text) of its public text,
@@ -128,6 +128,19 @@ def strings(text):
             yield text.count("\n", 0, found.start(2)) + 1, joined
 
 
+def messages(text):
+    """Yields the texts of a Status, or of an Error of Python, with a capital
+    letter."""
+    literal = r'f?"(?:\\.|[^"\\\n])*"(?:\s*f?"(?:\\.|[^"\\\n])*")*'
+    for found in re.finditer(
+        rf"(?:Status\(\s*Code::\w+,\s*(?:fmt::format\(\s*)?|Error\(\s*)"
+        rf"({literal})", text
+    ):
+        joined = "".join(re.findall(r'"((?:\\.|[^"\\\n])*)"', found[1]))
+        start = text.count("\n", 0, found.start(1)) + 1
+        yield start, joined[:1].upper() + joined[1:]
+
+
 def readable(path):
     text = path.read_text()
     if path.suffix == ".md":
@@ -137,28 +150,33 @@ def readable(path):
             part.startswith("_") and part != "__init__.py"
             for part in path.relative_to(ROOT).parts)
         yield from docstrings(text, not private)
+        yield from messages(text)
     elif path.suffix == ".pyi":
         yield from comments(text, "# ")
     elif path.suffix == ".h":
         yield from comments(text, "// ")
         yield from strings(text)
     else:
-        yield from strings(text)
+        if not path.is_relative_to(ROOT / "src"):
+            yield from strings(text)
+        yield from messages(text)
 
 
 def public_files():
-    yield ROOT / "README.md"
-    for pattern in ("docs/**/*.md", "include/haulway/*.h",
+    for pattern in ("*.md", "docs/**/*.md", "include/haulway/*.h",
                     "python/haulway/**/*.py", "python/haulway/**/*.pyi",
-                    "cli/*.cc"):
+                    "cli/*.cc", "src/**/*.cc", "python/*/*.cc"):
         yield from sorted(ROOT.glob(pattern))
 
 
 def openings(path):
     """Yields (line, sentence) of each sentence in a file that opens badly."""
+    seen = set()  # A literal may be a message, too.
     for line, text in readable(path):
         for sentence in SENTENCES.split(text):
-            if OPENINGS.match(sentence.strip("`*( ")):
+            found = line, sentence.lower()
+            if OPENINGS.match(sentence.strip("`*( ")) and found not in seen:
+                seen.add(found)
                 yield line, sentence
 
 

@@ -55,7 +55,7 @@ class ProducedSource : public ByteSource {
       HAULWAY_ASSIGN(Buffer made, produce_());
       if (made.size() != size_) {
         return Status(Code::kInvalidArgument,
-                      "what was produced is of another size");
+                      "the produced bytes are of another size");
       }
       std::copy_n(made.data(), std::min(size_, kHeadKept), head_.begin());
       has_head_ = true;

@@ -104,7 +104,7 @@ class FileSink : public FileOfSet {
   Status CopyAt(uint64_t offset, const FileBytes& from,
                 uint64_t length) override {
     if (direct_.has_value() && !has_choice_) {
-      return Status(Code::kUnsupported, "what is copied is in the page cache");
+      return Status(Code::kUnsupported, "the source is in the page cache");
     }
     return CopyFully(fd_.get(), offset, from.fd, from.offset, length).Of(name_);
   }

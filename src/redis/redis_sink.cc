@@ -185,7 +185,8 @@ class Sink : public ByteSink {
   Status Commit(uint64_t size) override {
     if (is_spooled_) HAULWAY_TRY(SendSpooled(size));
     if (size < at_) {
-      return Status(Code::kInvalidArgument, "what was sent cannot be cut");
+      return Status(Code::kInvalidArgument,
+                    "bytes that were sent cannot be cut");
     }
     // Bytes that were not written are zero.
     const std::vector<std::byte> zeros(std::min(size - at_, kCopyBytes));

@@ -194,8 +194,8 @@ def verify(path, lenient=None, *, manifest=None, **options):
 def _verify_signed(path, signed, manifest, reading):
     if "signature" not in signed or manifest is not None:
         raise InvalidArgumentError(
-            "who must have signed is said with a signature, and without a "
-            "manifest: expected signature", "kInvalidArgument",
+            "options of a signature need one, and no manifest: expected "
+            "signature", "kInvalidArgument",
         )
     told = {name: getattr(reading, name) for name in signed}
     return as_report(_haulway.verify_signed(

@@ -26,6 +26,9 @@ def checker():
     ("a.h", "uint64_t bytes;  // Of the file.\n", 1),
     ("a.h", '{"bytes", &Stats::bytes, "of the file"},\n', 1),
     ("a.cc", '"Of a request that "\n"brought nothing"\n', 1),
+    ("a.cc", 'return Status(\n    Code::kCorrupt, "of another "\n"file");\n', 2),
+    ("a.cc", 'Status(Code::kLimit, fmt::format("what is {} is cut", a))\n', 1),
+    ("a.py", 'raise ValueError(\n    f"of {type(a)}"\n)\n', 2),
     ("a.pyi", "# Of put().\n", 1),
     ("a.py", '"""A module."""\nOption(\n    0, int, "of mappings")\n', 2),
 ])
@@ -44,6 +47,7 @@ def test_openings_without_a_noun_are_refused(
     ("a.h", "// The form is\n//\n//   What is wrong: expected A\n//\n"),
     ("a.h", "// Returns a copy of it,\n// of which there is one.\n"),
     ("a.cc", '"of {} bytes, which are no help"\n'),
+    ("a.cc", 'Status(Code::kLimit, "the file is {} bytes").Of(name)\n'),
     ("a.py", 'def unknown():\n    """Of no concern."""\n'),
 ])
 def test_other_sentences_pass(checker, name, text, tmp_path):
