@@ -2,18 +2,20 @@
 
 #pragma once
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cstddef>
-#include <cstdint>
 #include <string_view>
 
 namespace haulway::cli {
 
-// Returns the number of code points, which equals the columns except for wide
-// and combining characters.
+// Returns the columns of UTF-8 text, two for a wide character. A combining one
+// counts as one.
 inline size_t Columns(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(
-      text, [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
+  // {fmt} knows the widths, and fills up to `text.size()` columns, which are
+  // enough for any text.
+  const size_t filled = fmt::formatted_size("{:<{}}", text, text.size());
+  return text.size() - (filled - text.size());
 }
 
 }  // namespace haulway::cli

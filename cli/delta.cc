@@ -92,9 +92,9 @@ int Verify(const DeltaVerbOptions& options) {
     Json().Value(*report).Print();
     return CodeOf(*report);
   }
-  fmt::print("{} {}: {} version{}, {} checked\n",
-             report->ok ? "OK    " : "FAILED", Escape(ShownName(options.url())),
-             report->versions, report->versions == 1 ? "" : "s",
+  fmt::print("{} {}: {} version{}, {} checked\n", OkOrFailed(report->ok),
+             Escape(ShownName(options.url())), report->versions,
+             report->versions == 1 ? "" : "s",
              Size(report->checked_bytes, options.bytes));
   for (const VersionFinding& finding : report->findings) {
     fmt::print("  version {}: {}\n", Escape(finding.version),

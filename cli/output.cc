@@ -9,10 +9,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <variant>
 
 #include "columns.h"
@@ -211,14 +213,36 @@ constexpr size_t kLeastWidest = 20;
 // Returns the first `columns` of a text; the last one says that it is cut.
 std::string Cut(std::string_view text, size_t columns) {
   size_t end = 0;
-  for (size_t seen = 0; end < text.size(); ++end) {
-    const bool begins = (static_cast<uint8_t>(text[end]) & 0xC0) != 0x80;
-    if (begins && ++seen == columns) break;
+  for (size_t next = 0; next < text.size(); ++next) {
+    const bool begins = (static_cast<uint8_t>(text[next]) & 0xC0) != 0x80;
+    if (!begins) continue;
+    if (Columns(text.substr(0, next)) >= columns) break;
+    end = next;
   }
   return fmt::format("{}…", text.substr(0, end));
 }
 
+bool HasColours() {
+  const char* const off = std::getenv("NO_COLOR");
+  const char* const terminal = std::getenv("TERM");
+  return ::isatty(STDOUT_FILENO) != 0 && (off == nullptr || *off == '\0') &&
+         terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
 }  // namespace
+
+std::string Coloured(std::string_view word, Finds finds) {
+  static const bool has_colours = HasColours();
+  if (!has_colours) return std::string(word);
+  constexpr std::string_view kColours[] = {"32", "33", "31"};
+  return fmt::format("\x1b[{}m{}\x1b[0m", kColours[static_cast<size_t>(finds)],
+                     word);
+}
+
+std::string OkOrFailed(bool ok) {
+  return ok ? Coloured("OK    ", Finds::kNothing)
+            : Coloured("FAILED", Finds::kFault);
+}
 
 Table::Table(std::string_view align)
     : align_(align), width_(align.size()), terminal_(TerminalWidth()) {}

@@ -103,6 +103,15 @@ Json& Json::Value(const T& value, Spelling spelling) {
   }
 }
 
+// What a verdict says: nothing is wrong, nothing is known, something is wrong.
+enum class Finds : uint8_t { kNothing, kUnknown, kFault };
+
+// Returns a verdict in green, yellow or red if standard output is a terminal
+// with colours and NO_COLOR is not set; otherwise as it is.
+std::string Coloured(std::string_view word, Finds finds);
+// Returns "OK    " or "FAILED".
+std::string OkOrFailed(bool ok);
+
 // Prints each finding on an indented line.
 void PrintFindings(const std::vector<Finding>& findings);
 

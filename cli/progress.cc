@@ -38,7 +38,7 @@ std::string Fitted(const std::string& label, const std::string& rest) {
   std::string_view end = label;
   while (!end.empty() && Columns(end) + kCut.size() > left) {
     do end.remove_prefix(1);
-    while (!end.empty() && Columns(end.substr(0, 1)) == 0);
+    while (!end.empty() && (static_cast<uint8_t>(end[0]) & 0xC0) == 0x80);
   }
   if (!end.empty()) return fmt::format("{}{}{}", kCut, end, rest);
   return rest.substr(0, room);

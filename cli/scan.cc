@@ -54,6 +54,11 @@ struct Totals {
   }
 };
 
+std::string Coloured(std::string_view word, Verdict verdict) {
+  constexpr Finds kFinds[] = {Finds::kNothing, Finds::kUnknown, Finds::kFault};
+  return Coloured(word, kFinds[static_cast<size_t>(verdict)]);
+}
+
 void PrintPickle(const ScanOptions& options, const ScannedPickle& pickle) {
   fmt::print("  {}: protocol {}, {} at byte {}\n",
              pickle.member.empty() ? "pickle" : Escape(pickle.member),
@@ -89,7 +94,8 @@ void PrintPickle(const ScanOptions& options, const ScannedPickle& pickle) {
 }
 
 void PrintReport(const ScanOptions& options, const ScanReport& report) {
-  fmt::print("{:<7} {}\n", Name(report.verdict), Escape(report.file));
+  const std::string word = fmt::format("{:<7}", Name(report.verdict));
+  fmt::print("{} {}\n", Coloured(word, report.verdict), Escape(report.file));
   if (!report.safe() || options.verbose) {
     fmt::print("  {}\n", Escape(report.reason));
   }
@@ -112,7 +118,7 @@ void PrintTotals(const Totals& totals) {
        {Verdict::kSafe, Verdict::kUnknown, Verdict::kUnsafe}) {
     if (totals.Of(verdict) == 0) continue;
     line += fmt::format("{}{} {}", line.empty() ? ": " : ", ",
-                        totals.Of(verdict), Name(verdict));
+                        totals.Of(verdict), Coloured(Name(verdict), verdict));
     all += totals.Of(verdict);
   }
   if (all > 1) fmt::print("{}{}\n", Counted(all, "file"), line);

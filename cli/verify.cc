@@ -119,7 +119,7 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
     (range.needs_key ? locked : unchecked) += range.bytes;
     locked_parts += range.needs_key ? 1 : 0;
   }
-  const char* verdict = report.ok ? "OK    " : "FAILED";
+  const std::string verdict = OkOrFailed(report.ok);
   const std::string_view compared = report.by_manifest && report.ok
                                         ? "; every tensor matches the manifest"
                                         : "";
@@ -163,7 +163,7 @@ void PrintSigned(const VerifyVerbOptions& options,
                  const SignatureReport& report, double seconds) {
   if (options.quiet && report.ok) return;
   fmt::print("{} {}: {}, {} compared in {:.3f} s ({:.2f} GB/s)\n",
-             report.ok ? "OK    " : "FAILED", Escape(report.file),
+             OkOrFailed(report.ok), Escape(report.file),
              Counted(report.files, "file"),
              Size(report.checked_bytes, options.bytes), seconds,
              static_cast<double>(report.checked_bytes) / 1e9 /
@@ -189,8 +189,8 @@ void PrintSigned(const VerifyVerbOptions& options,
 int VerifySigned(const VerifyVerbOptions& options) {
   if (options.signature.signature.empty()) {
     return FailSigned(options, Status(Code::kInvalidArgument,
-                                      "who must have signed was said, and no "
-                                      "signature: expected --signature"));
+                                      "options of a signature need one: "
+                                      "expected --signature"));
   }
   if (options.files.size() != 1 || !options.manifest.empty()) {
     return FailSigned(options, Status(Code::kInvalidArgument,

@@ -16,14 +16,15 @@ import haulway
 
 @pytest.fixture
 def on_terminal(command, tmp_path):
-    def on_terminal(*words, columns=60):
+    def on_terminal(*words, columns=60, **environment):
         """Returns (exit code, what the terminal shows)."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ,
                     struct.pack("HHHH", 24, columns, 0, 0))
         process = subprocess.Popen(
             [command, *map(str, words)], stdin=subprocess.DEVNULL,
-            stdout=theirs, stderr=theirs, cwd=tmp_path)
+            stdout=theirs, stderr=theirs, cwd=tmp_path,
+            env={**os.environ, "TERM": "xterm", **environment})
         os.close(theirs)
         shown = b""
         try:
@@ -96,3 +97,31 @@ def test_binary_output_is_not_shown(tmp_path, on_terminal, run, words):
     assert code == 2, shown
     assert "standard output is a terminal: expected a file, or a pipe" in shown
     assert run(*words.split(), text=False).stdout
+
+
+def test_verdicts_have_colours_on_a_terminal(on_terminal, run, small, tmp_path):
+    (tmp_path / "bad.pkl").write_bytes(b"cos\nsystem\n(S'id'\ntR.")
+    (tmp_path / "cut.pt").write_bytes(small.read_bytes()[:-40])
+    for words, colour, word in ((("scan", small), 32, "SAFE   "),
+                                (("scan", "bad.pkl"), 31, "UNSAFE "),
+                                (("verify", small), 32, "OK    "),
+                                (("verify", "cut.pt"), 31, "FAILED")):
+        coloured = f"\x1b[{colour}m{word}\x1b[0m"
+        assert coloured in on_terminal(*words)[1]
+        assert word in (plain := run(*words, code=None).stdout)
+        assert "\x1b" not in plain
+        for off in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+            assert f"\x1b[{colour}m" not in on_terminal(*words, **off)[1]
+        assert coloured in on_terminal(*words, NO_COLOR="")[1]
+
+
+def test_wide_characters_line_up(on_terminal, tmp_path):
+    haulway.save({"\u6743\u91cd.weight": torch.zeros(2), "plain": torch.zeros(3)},
+                 tmp_path / "model.safetensors")
+    lines = on_terminal("ls", "model.safetensors")[1].splitlines()
+    places = set()
+    for line in lines:
+        before = line.partition("F32")[0] if "F32" in line else None
+        if before is not None:
+            places.add(sum(2 if ord(c) > 0x2E80 else 1 for c in before))
+    assert len(places) == 1, lines
