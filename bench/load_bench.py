@@ -6,8 +6,7 @@ Cold: the page cache is emptied before each call. The limits of the machine are
 measured, too.
 
     scripts/bench load [--size GIB] [--rounds N] [--only CASE]
-                       [--directory DIR] [--json FILE] [--plot FILE]
-                       [--record]
+                       [--directory DIR] [--json FILE] [--record]
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import haulway
 import haulway.tensorizer
 import load_ceilings as ceilings
 import load_peers
-from load_report import plot, write_down
+from record import compared, write
 from safetensors_read_bench import list_haulway, list_safetensors, write_many
 from side_by_side import MIB, Measured, describe, measure, report
 
@@ -283,7 +282,6 @@ def main():
     parser.add_argument("--only", default="", help="cases whose name holds it")
     parser.add_argument("--directory", help="where files are written")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="a .png or .svg file")
     parser.add_argument("--record", action="store_true",
                         help="write the figures to bench/results/ and docs/")
     options = parser.parse_args()
@@ -299,10 +297,10 @@ def main():
             rows += report(case, seconds, targets, size)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    if options.plot:
-        plot(rows, options.plot)
     if options.record:
-        write_down(f"{describe()}; cold by {how}", rows)
+        count = f"{options.rounds} round{'s' if options.rounds > 1 else ''}"
+        write("load", f"{describe()}; cold by {how}; {count} of three calls; "
+              "medians.", [compared(rows)])
     return 0
 
 
