@@ -96,7 +96,19 @@ def _bound(call, name, required):
     return bound
 
 
-CALLS = dict(_calls())
+def _of_fsspec(method):
+    def call(source, target):
+        files = importlib.import_module("haulway.fsspec").HaulwayFileSystem(
+            skip_instance_cache=True)
+        return getattr(files, method)(source)
+
+    return call
+
+
+CALLS = dict(_calls()) | {
+    f"haulway.fsspec.{method}": _of_fsspec(method)
+    for method in ("info", "cat_file", "open")}
+
 
 def _varies(key):
     """Returns whether a statistic differs between calls that do the same."""
