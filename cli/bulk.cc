@@ -166,7 +166,7 @@ void AddConvert(CLI::App& app, BulkVerbOptions& options) {
   AddList(*part, "--rename", options.rename,
           "REGEX=REPLACEMENT for names of tensors; repeatable");
   AddFields(*part, &options.convert,
-            {"alignment", "verify", "threads", "memory_budget"});
+            {"alignment", "verify", "threads", "memory_budget", "resume"});
   part->add_flag("--proof", options.proof,
                  "Compare the SHA-256 of every tensor before and after");
 }

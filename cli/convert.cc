@@ -108,6 +108,10 @@ void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
     notes.push_back(fmt::format("merged adapters into {}",
                                 Counted(report.merged, "weight")));
   }
+  if (!report.resumed.empty()) {
+    notes.push_back(fmt::format("an earlier run had written {}",
+                                Counted(report.resumed.size(), "file")));
+  }
   if (!report.copied.empty()) {
     notes.push_back(fmt::format("copied {} of the model",
                                 Counted(report.copied.size(), "other file")));

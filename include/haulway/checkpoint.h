@@ -74,6 +74,14 @@ class HAULWAY_EXPORT Checkpoint {
   // is no JSON object.
   Result<std::optional<Quantization>> DescribeQuantization() const;
 
+  // Returns a text that is another one if a file that is read has changed since
+  // or is another file, and if the checkpoint was opened with other options
+  // that change tensors. Opens the other files of a set again, if they are on a
+  // server. Fails with kUnsupported if a source cannot tell, such as memory, a
+  // pipe, or a directory of torch.distributed.checkpoint; otherwise as opening
+  // does.
+  Result<std::string> Fingerprint() const;
+
   // Returns the file that was opened, whose neighbours are those of its folder;
   // source() may be of other files. Null for formats that the caller
   // implements.

@@ -108,6 +108,13 @@ struct ConvertOptions {
   // Digest every tensor in the old file and, before the new file becomes
   // visible, in the new file. The digests must be equal.
   bool proof = false;
+  // Keep each file that is whole in a hidden folder in `path`, which must be a
+  // folder, and do not write again what an interrupted call kept there. That
+  // call must have had the same source, unchanged, and the same options but for
+  // those of `save.write`, `verify` and `durability`. Calls without it remove
+  // what is kept. Fails with kUnsupported for a server, for kTorchDcp, and if
+  // files are encrypted.
+  bool resume = false;
   // Check the checksums of what is read.
   bool verify = true;
   // write.memory_budget limits the memory for reading ahead and assembling. A
@@ -132,6 +139,10 @@ inline constexpr FieldTable kConvertOptionFields{
     Field("proof", &ConvertOptions::proof,
           "compare the SHA-256 of every tensor, as read and as written",
           {.calls = "convert", .configured = false, .flag = "-"}),
+    Field("resume", &ConvertOptions::resume,
+          "go on from the files that an interrupted conversion into the folder "
+          "has written whole, and keep those of this one until all are written",
+          {.calls = "convert", .configured = false}),
     Field("verify", &ConvertOptions::verify,
           "check the checksums of the bytes that are read",
           {.calls = "convert",
@@ -211,6 +222,8 @@ struct ConvertReport {
   std::vector<std::string> dropped;
   // Other files of the model that were copied into the folder.
   std::vector<std::string> copied;
+  // Files that an interrupted conversion had written.
+  std::vector<std::string> resumed;
   WriteStats write;  // Total of all files; `seconds` is the time of the call.
 };
 
@@ -239,6 +252,8 @@ inline constexpr FieldTable kConvertReportFields{
     Field("copied", &ConvertReport::copied,
           "other files of the model that were copied into the folder",
           Spelling::kPath),
+    Field("resumed", &ConvertReport::resumed,
+          "files that an interrupted conversion had written", Spelling::kPath),
     FieldsOfMember(&ConvertReport::write),
 };
 constexpr const auto& FieldsOf(const ConvertReport&) {

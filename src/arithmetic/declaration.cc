@@ -179,6 +179,12 @@ Result<Declaration> ReadDeclaration(const ByteSource& source) {
   return ParseDeclaration(config, modelopt);
 }
 
+Result<std::string> ReadDeclarationText(const ByteSource& source) {
+  HAULWAY_ASSIGN(std::string text, ReadBeside(source, kConfig));
+  HAULWAY_ASSIGN(const std::string modelopt, ReadBeside(source, kModelOpt));
+  return text + modelopt;
+}
+
 Result<GroupFinder> GroupFinder::Make(const Declaration& declaration) {
   constexpr std::string_view kPattern = "re:";
   GroupFinder finder;

@@ -55,6 +55,9 @@ Result<Declaration> ParseDeclaration(std::string_view config,
 // as reading do, and with kLimit for a file of more than 64 MiB.
 Result<Declaration> ReadDeclaration(const ByteSource& source);
 
+// Returns what ReadDeclaration() parses. Fails as reading does.
+Result<std::string> ReadDeclarationText(const ByteSource& source);
+
 // A GroupFinder finds the groups of modules.
 class GroupFinder {
  public:

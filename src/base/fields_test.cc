@@ -124,9 +124,9 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
   }
   {
     // `bytes` is the one of `write`.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] =
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] =
         ConvertReport();
-    EXPECT_EQ(NamesOf(ConvertReport()), 11u + NamesOf(WriteStats()));
+    EXPECT_EQ(NamesOf(ConvertReport()), 12u + NamesOf(WriteStats()));
   }
   {
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = EditReport();
@@ -211,9 +211,9 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
   }
   {
     // No row: to, dtype, dtype_of, select, names, rename, metadata, open.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] =
-        ConvertOptions();
-    EXPECT_EQ(NamesOf(ConvertOptions()), 6u + NamesOf(SaveOptions()));
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
+                                  p] = ConvertOptions();
+    EXPECT_EQ(NamesOf(ConvertOptions()), 7u + NamesOf(SaveOptions()));
   }
   {
     // No row: open, output.

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "arithmetic/declaration.h"
 #include "arithmetic/dequantize.h"
@@ -25,6 +26,7 @@
 #include "base/name_index.h"
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "checkpoint/fingerprint.h"
 #include "checkpoint/format_registry.h"
 #include "checkpoint/sharded_reader.h"
 #include "checkpoint/version_chain.h"
@@ -71,15 +73,21 @@ Result<std::shared_ptr<const ByteSource>> OpenAdapter(
   return older.ok() ? std::move(older) : std::move(source);
 }
 
-Result<arithmetic::Adapter> ReadAdapter(const LoraAdapter& from,
-                                        const OpenOptions& options) {
+// An adapter, and the checkpoint that it is.
+struct OpenedAdapter {
+  arithmetic::Adapter adapter;
+  std::shared_ptr<const Checkpoint> checkpoint;
+};
+
+Result<OpenedAdapter> ReadAdapter(const LoraAdapter& from,
+                                  const OpenOptions& options) {
   constexpr std::string_view kConfig = "adapter_config.json";
   HAULWAY_ASSIGN(auto source, OpenAdapter(from.path, options));
   const std::string name(source->name());
   OpenOptions opening;
   opening.strictness = options.strictness;
   opening.limits = options.limits;
-  HAULWAY_ASSIGN(const auto opened, Checkpoint::Open(source, opening));
+  HAULWAY_ASSIGN(auto opened, Checkpoint::Open(source, opening));
   arithmetic::Adapter made;
   made.name = name;
   made.reader = std::shared_ptr<const FormatReader>(opened, &opened->reader());
@@ -89,7 +97,19 @@ Result<arithmetic::Adapter> ReadAdapter(const LoraAdapter& from,
     return arithmetic::ReadFileText(*config);
   };
   made.config = read();
-  return made;
+  return OpenedAdapter{std::move(made), std::move(opened)};
+}
+
+// What opening computes, as far as options say it.
+std::string ComputedBy(const OpenOptions& options) {
+  std::string text = fmt::format("dequantize {} {}\n", options.dequantize,
+                                 options.dequantized_dtype.has_value()
+                                     ? Name(*options.dequantized_dtype)
+                                     : "");
+  for (const LoraAdapter& one : options.lora) {
+    text += fmt::format("lora {}\n", one.weight);
+  }
+  return text;
 }
 
 struct NameOf {
@@ -128,6 +148,8 @@ struct Checkpoint::State {
   std::shared_ptr<const ByteSource> opened;  // The file that was opened.
   std::optional<Dequantized> dequantized;
   Merged merged;
+  std::string computed_by;  // The options that change tensors.
+  std::vector<std::shared_ptr<const Checkpoint>> adapters;
   uint64_t computed_from = UINT64_MAX;
   RemoteStats opening;
   std::once_flag opening_taken;
@@ -182,11 +204,16 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
       reader = std::move(plain.reader);
       dequantized = std::move(plain.dequantized);
     }
+    std::string computed_by = ComputedBy(options);
+    std::vector<std::shared_ptr<const Checkpoint>> adapters_from;
     Merged merged;
     if (!options.lora.empty()) {
       std::vector<arithmetic::Adapter> adapters;
       for (const LoraAdapter& one : options.lora) {
-        HAULWAY_ASSIGN(adapters.emplace_back(), ReadAdapter(one, options));
+        HAULWAY_ASSIGN(OpenedAdapter read, ReadAdapter(one, options));
+        if (read.adapter.config.ok()) computed_by += *read.adapter.config;
+        adapters.push_back(std::move(read.adapter));
+        adapters_from.push_back(std::move(read.checkpoint));
       }
       HAULWAY_ASSIGN(
           merged, arithmetic::MergeAdapters(*found.source, adapters, &reader));
@@ -196,6 +223,8 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     made->state_->opened = found.source;
     made->state_->dequantized = std::move(dequantized);
     made->state_->merged = merged;
+    made->state_->computed_by = std::move(computed_by);
+    made->state_->adapters = std::move(adapters_from);
     if (is_computed) made->state_->computed_from = stored_bytes;
     const auto asked = found.source->remote_stats();
     if (asked.has_value()) made->state_->opening = *asked;
@@ -299,6 +328,25 @@ const std::optional<Dequantized>& Checkpoint::dequantized() const {
 }
 
 const Merged& Checkpoint::merged() const { return state_->merged; }
+
+Result<std::string> Checkpoint::Fingerprint() const {
+  return OrNoMemory([&]() -> Result<std::string> {
+    const ByteSource& file =
+        state_->opened == nullptr ? source() : *state_->opened;
+    HAULWAY_ASSIGN(std::string text,
+                   FingerprintOfFiles(index(), source(), file));
+    for (const auto& adapter : state_->adapters) {
+      HAULWAY_ASSIGN(const std::string one, adapter->Fingerprint());
+      text += one;
+    }
+    if (state_->dequantized.has_value()) {
+      HAULWAY_ASSIGN(const std::string declared,
+                     arithmetic::ReadDeclarationText(file));
+      text += declared;
+    }
+    return text + state_->computed_by;
+  });
+}
 
 uint64_t Checkpoint::computed_from() const { return state_->computed_from; }
 

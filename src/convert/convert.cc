@@ -68,6 +68,10 @@ class Conversion {
           .Of(from_->source().name());
     }
     report_.tensors = described.rows.size();
+    convert::ModelFilesOptions as = FilesAs();
+    if (options_.resume) {
+      HAULWAY_ASSIGN(as.resumed_with, DependsOn(described));
+    }
     if (options_.proof) {
       rows_ = std::move(described.rows);
       report_.proof.resize(rows_.size());
@@ -78,7 +82,6 @@ class Conversion {
     described.rows = {};  // Writing needs memory too.
     report_.ties = std::move(described.ties);
     report_.left_out = std::move(described.left_out);
-    convert::ModelFilesOptions as = FilesAs();
     HAULWAY_ASSIGN(as.others, ReadOthers());
     if (folder_.has_value()) HAULWAY_TRY(folder_->Make());
     convert::ModelFiles files(path_, std::move(as));
@@ -86,6 +89,7 @@ class Conversion {
     if (options_.proof) HAULWAY_TRY(Prove(files));
     for (const auto& file : files.files()) report_.files.push_back(file.path);
     report_.copied = files.others();
+    report_.resumed = files.resumed();
     HAULWAY_TRY(ReportQuantization());
     if (folder_.has_value()) {
       HAULWAY_TRY(files.Commit([&]() -> Result<std::vector<std::string>> {
@@ -133,6 +137,7 @@ class Conversion {
       return Status(Code::kInvalidArgument,
                     "a file cannot be converted onto itself");
     }
+    if (options_.resume) HAULWAY_TRY(CheckResumable());
     source_ = convert::SourceOptionsFor(options_.save.write, options_.verify);
     threads_ = source_.threads;
     return Status();
@@ -149,6 +154,37 @@ class Conversion {
     files.is_read_back = options_.proof;
     files.from = {from_.get()};
     return files;
+  }
+
+  Status CheckResumable() const {
+    std::string_view why;
+    if (!folder_.has_value() || !LocalPath(path_).has_value()) {
+      why = "one that does not write into a local folder";
+    } else if (to_ == Format::kTorchDcp) {
+      why = "one to 'torch-dcp', whose files have other names each time,";
+    } else if (!options_.save.key.empty()) {
+      why = "one that encrypts, with other random numbers each time,";
+    } else {
+      return Status();
+    }
+    return Status(Code::kUnsupported,
+                  fmt::format("{} cannot be resumed: leave out --resume "
+                              "(resume)",
+                              why))
+        .Of(path_);
+  }
+
+  // Returns a text of all that the bytes of the new files depend on, beside
+  // their layouts.
+  Result<std::string> DependsOn(const convert::Description& described) const {
+    HAULWAY_ASSIGN(std::string text, from_->Fingerprint());
+    text += fmt::format("{} {}\n", Name(to_), options_.save.checksums);
+    for (size_t i = 0; i < described.rows.size(); ++i) {
+      const convert::Row& row = described.rows[i];
+      text += fmt::format("{} {} {}\n", row.tensor, Name(row.to),
+                          Escape(described.what.tensors[i].name));
+    }
+    return text;
   }
 
   // Reads the other files of a model that is written to a folder.
@@ -242,7 +278,8 @@ class Conversion {
         convert::DigestTensors(*from_, old_ones, again, threads_,
                                {written.get(), new_ones}, &differing);
     if (differing.has_value()) {
-      return Status(Code::kMismatch, "what was written is not what was read")
+      return Status(Code::kMismatch,
+                    "the new tensor has other elements than the old one")
           .In(Quote(report_.proof[numbers[*differing]].name));
     }
     HAULWAY_TRY(digests.status());

@@ -2,7 +2,8 @@
 // before everything is written. A model's files are laid out one after another,
 // each when it is written. Those of a directory are laid out together, because
 // `.metadata` has the place of every tensor. Files that are read back before
-// Commit() are opened under the sinks' temporary names.
+// Commit() are opened under the sinks' temporary names. Files that an
+// interrupted run has kept (kept_files.h) join the set as they are.
 //
 // Alternative not taken: make each file visible when it is written. A
 // conversion that fails would leave some of them.
@@ -18,6 +19,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/sha256.h"
 #include "base/text.h"
 #include "checkpoint/settle_tensors.h"
 #include "convert/metadata.h"
@@ -26,6 +28,7 @@
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
+#include "io/temporary_file.h"
 
 namespace haulway::convert {
 
@@ -58,6 +61,30 @@ TensorsToWrite PartOf(const TensorsToWrite& all,
     tensor.view->storage = at->second;
   }
   return part;
+}
+
+// Returns the digest of what the bytes of a file depend on.
+Result<Sha256Value> PlanOf(std::string_view resumed_with,
+                           const Layout& layout) {
+  Sha256 digest;
+  const auto add = [&](std::string_view text) {
+    digest.Update(std::as_bytes(std::span(text)));
+  };
+  add(resumed_with);
+  add(fmt::format("\n{}\n", layout.size()));
+  std::vector<std::byte> bytes;
+  for (size_t i = 0; i < layout.frames().size(); ++i) {
+    const Frame& frame = layout.frames()[i];
+    add(fmt::format("frame {} {}\n", frame.offset, frame.length));
+    if (frame.needs != Needs::kNothing) continue;
+    bytes.resize(frame.length);
+    HAULWAY_TRY(layout.EncodeFrame(i, {}, bytes));
+    digest.Update(bytes);
+  }
+  for (const Payload& payload : layout.payloads()) {
+    add(fmt::format("payload {} {}\n", payload.offset, payload.length));
+  }
+  return digest.Finish();
 }
 
 }  // namespace
@@ -115,6 +142,14 @@ Status ModelFiles::Write(TensorsToWrite all) {
   // Names must differ in all files together.
   HAULWAY_TRY(SettleTensors(EntryOf(options_.format), options_.save, &all));
   for (const TensorToWrite& tensor : all.tensors) total_ += BytesOf(tensor);
+  if (LocalPath(path_).has_value()) {
+    const std::string folder = FolderOfPath(path_);
+    if (options_.resumed_with.has_value()) {
+      HAULWAY_ASSIGN(kept_, KeptFiles::Open(folder, options_.durability));
+    } else {
+      KeptFiles::Remove(folder);
+    }
+  }
   const bool is_directory = options_.format == Format::kTorchDcp;
   if (options_.shard_bytes == 0) {
     Split split;
@@ -209,6 +244,7 @@ Status ModelFiles::Commit(const FileSet::OldFiles& old) {
     HAULWAY_TRY(WriteWhole(kUnfinishedIndex, index.get()));
   }
   HAULWAY_TRY(set_.Commit(old));
+  if (kept_ != nullptr) kept_->Finish();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
@@ -223,16 +259,21 @@ Result<std::unique_ptr<ByteSink>> ModelFiles::OpenSinkOf(
                        : OpenSink(path, {.file = options});
 }
 
-Result<std::unique_ptr<ByteSink>> ModelFiles::Open(File new_file,
-                                                   bool is_copied) {
-  File* const file = &files_.emplace_back(std::move(new_file));
+Status ModelFiles::CheckName(const std::string& path) const {
   for (const Checkpoint* const from : options_.from) {
-    if (!IsFileOf(*from, file->path)) continue;
+    if (!IsFileOf(*from, path)) continue;
     return Status(Code::kInvalidArgument,
                   fmt::format("{} is a file of a checkpoint that is read: "
                               "expected another name",
-                              Quote(file->path)));
+                              Quote(path)));
   }
+  return Status();
+}
+
+Result<std::unique_ptr<ByteSink>> ModelFiles::Open(File new_file,
+                                                   bool is_copied) {
+  File* const file = &files_.emplace_back(std::move(new_file));
+  HAULWAY_TRY(CheckName(file->path));
   FileSinkOptions options;
   options.durability = options_.durability;
   // Direct I/O may not write the last bytes before Commit(), and kernel copies
@@ -254,6 +295,37 @@ Result<std::unique_ptr<ByteSink>> ModelFiles::Open(File new_file,
 }
 
 Status ModelFiles::WriteOne(const Layout& layout, File file) {
+  if (kept_ != nullptr) return WriteKept(layout, std::move(file));
+  HAULWAY_ASSIGN(const auto sink, Open(std::move(file), IsCopied(layout)));
+  return WriteTo(layout, sink.get());
+}
+
+Status ModelFiles::WriteKept(const Layout& layout, File new_file) {
+  File& file = files_.emplace_back(std::move(new_file));
+  HAULWAY_TRY(CheckName(file.path));
+  const std::string name = file.path.substr(file.path.rfind('/') + 1);
+  HAULWAY_ASSIGN(const Sha256Value plan,
+                 PlanOf(*options_.resumed_with, layout));
+  HAULWAY_ASSIGN(const bool is_kept,
+                 kept_->HasNext(name, plan, options_.save.write.cancel));
+  if (is_kept) {
+    WriteStats kept;
+    kept.bytes = layout.size();
+    for (const Payload& payload : layout.payloads()) {
+      kept.tensor_bytes += payload.length;
+    }
+    AddUp(kept, &stats_);
+    resumed_.push_back(file.path);
+  } else {
+    HAULWAY_ASSIGN(const auto sink, kept_->Begin(name, plan));
+    HAULWAY_TRY(WriteTo(layout, sink.get()));
+    HAULWAY_TRY(kept_->Keep());
+  }
+  file.temporary = kept_->PathOf(name);
+  return set_.AddWritten(file.path, file.temporary);
+}
+
+Status ModelFiles::WriteTo(const Layout& layout, ByteSink* sink) {
   WriteOptions write = options_.save.write;
   const uint64_t before = stats_.tensor_bytes;
   if (options_.save.write.progress) {
@@ -261,7 +333,6 @@ Status ModelFiles::WriteOne(const Layout& layout, File file) {
       options_.save.write.progress(std::min(before + done, total_), total_);
     };
   }
-  HAULWAY_ASSIGN(const auto sink, Open(std::move(file), IsCopied(layout)));
   HAULWAY_ASSIGN(const WriteStats stats, haulway::Write(layout, *sink, write));
   AddUp(stats, &stats_);
   return Status();

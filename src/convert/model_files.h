@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "convert/kept_files.h"
 #include "convert/model_beside.h"
 #include "convert/shards.h"
 #include "haulway/checkpoint.h"
@@ -39,6 +41,11 @@ struct ModelFilesOptions {
   std::vector<const Checkpoint*> from{};
   // Other files of the model, written beside it.
   std::vector<OtherFile> others{};
+  // If set, each file is kept in the folder when it is whole, and those that an
+  // earlier run kept are not written again. What the bytes of all files depend
+  // on, beside their layouts: the earlier run must have had the same. Requires:
+  // `path` is local.
+  std::optional<std::string> resumed_with = std::nullopt;
 };
 
 // ModelFiles become visible as one (haulway/file_set.h) when all are written.
@@ -67,6 +74,8 @@ class ModelFiles {
   const std::vector<File>& files() const { return files_; }
   // The paths of the other files.
   const std::vector<std::string>& others() const { return others_; }
+  // The paths of the files that an earlier run wrote.
+  const std::vector<std::string>& resumed() const { return resumed_; }
   // Opens a written file before Commit(), if the options ask for reading back.
   // Fails as opening does.
   Result<std::shared_ptr<const ByteSource>> OpenBack(const File& file) const;
@@ -85,7 +94,10 @@ class ModelFiles {
   Status WriteShards(TensorsToWrite all, const Split& split,
                      std::span<const ShardItem> items);
   Status WriteDirectory(TensorsToWrite all, const Split& split);
+  Status CheckName(const std::string& path) const;
   Status WriteOne(const Layout& layout, File file);
+  Status WriteKept(const Layout& layout, File file);
+  Status WriteTo(const Layout& layout, ByteSink* sink);
   Status WriteText(std::string_view text, File file);
   Status WriteOthers();
 
@@ -93,7 +105,9 @@ class ModelFiles {
   const ModelFilesOptions options_;
   std::vector<File> files_;
   FileSet set_;
+  std::unique_ptr<KeptFiles> kept_;  // If the options say so.
   std::vector<std::string> others_;
+  std::vector<std::string> resumed_;
   bool is_alone_ = false;  // Whether there is only one file.
   // Total bytes of all tensors, for progress reports.
   uint64_t total_ = 0;

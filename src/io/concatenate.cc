@@ -74,6 +74,15 @@ class ConcatenatedSource : public ByteSource {
     return parts_[part]->View(within, length);
   }
 
+  std::optional<FileBytes> InFile(uint64_t offset,
+                                  uint64_t length) const override {
+    if (parts_.empty()) return std::nullopt;
+    const size_t part = PartAt(offset);
+    const uint64_t within = offset - starts_[part];
+    if (!RangeFits(within, length, parts_[part]->size())) return std::nullopt;
+    return parts_[part]->InFile(within, length);
+  }
+
   SourceTraits Look(std::span<const ByteRange> ranges) const override;
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override;
   Result<std::shared_ptr<const ByteSource>> Snapshot(

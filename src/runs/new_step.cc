@@ -41,11 +41,11 @@
 #include "io/file_system.h"
 #include "io/model_names.h"
 #include "io/temporary_file.h"
-#include "runs/digested_sink.h"
 #include "runs/local_names.h"
 #include "runs/run_folder.h"
 #include "runs/run_manifest.h"
 #include "runs/sound_entry.h"
+#include "save/digested_sink.h"
 
 namespace haulway {
 

@@ -1,4 +1,4 @@
-#include "runs/digested_sink.h"
+#include "save/digested_sink.h"
 
 #include <algorithm>
 #include <array>
