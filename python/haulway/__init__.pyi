@@ -366,6 +366,7 @@ class ConvertingOptions(OpeningOptions, total=False):
     shard: int | str | None
     compact: bool | None
     proof: bool | None
+    resume: bool | None
     verify: bool | None
     alignment: int | None
     threads: int | None
@@ -382,6 +383,7 @@ class _ConvertingTorch(OpeningOptions, total=False):
     shard: int | str | None
     compact: bool | None
     proof: bool | None
+    resume: bool | None
     verify: bool | None
     threads: int | None
     memory_budget: int | str | None
@@ -395,6 +397,7 @@ class _ConvertingTensors(OpeningOptions, total=False):
     durability: Literal["full", "none"] | None
     shard: int | str | None
     proof: bool | None
+    resume: bool | None
     verify: bool | None
     alignment: int | None
     threads: int | None
@@ -410,6 +413,7 @@ class _ConvertingArrays(OpeningOptions, total=False):
     durability: Literal["full", "none"] | None
     shard: int | str | None
     proof: bool | None
+    resume: bool | None
     verify: bool | None
     threads: int | None
     memory_budget: int | str | None

@@ -181,8 +181,8 @@ def by_name(name, value, what):
     return value
 
 
-# The spelling of the command line: 5GB, 512MiB, 1.5G.
-_SIZE = re.compile(r"([0-9]{1,18})(?:\.([0-9]{0,9}))?\s*(?:([kmgt])(i?))?b?")
+# The spelling of the command line: 5GB, 512MiB, 1.5G. Compiled when it is used.
+_SIZE = r"([0-9]{1,18})(?:\.([0-9]{0,9}))?\s*(?:([kmgt])(i?))?b?"
 
 
 @_takes("int | str")
@@ -190,7 +190,7 @@ def size(name, value, least=0):
     """Checks a size in bytes: a number, or text such as "512MiB"."""
     found = value
     if isinstance(value, str):
-        parts = _SIZE.fullmatch(value.strip().lower())
+        parts = re.fullmatch(_SIZE, value.strip().lower())
         if not parts:
             _wrong(name, "a size such as 1000000, '64MiB' or '2G'", found)
         whole, part, unit, binary = parts.groups(default="")

@@ -163,13 +163,16 @@ def open_bytes_of(file, what, remote):
         return open_source(file, remote=remote)
 
 
-_PART = re.compile(r"(.*)-\d{5}-of-(\d{5})(\.gguf)", re.DOTALL | re.IGNORECASE)
+# Compiled when it is used: that takes longer than the import of this module.
+_PART = r"(.*)-\d{5}-of-(\d{5})(\.gguf)"
 
 
 def parts_of(path):
     """Returns the paths of all parts of a model, if the path is named as one of
     them and opens the others; of any other path, the path."""
-    part = _PART.fullmatch(path)
+    if not path.lower().endswith(".gguf"):
+        return [path]
+    part = re.fullmatch(_PART, path, re.DOTALL | re.IGNORECASE)
     if part is None:
         return [path]
     stem, count, ending = part.groups()
