@@ -9,6 +9,13 @@
 #include "signing/certificates.h"
 #include "signing/openssl.h"
 
+// OpenSSL 3.4 gave these functions, which take what they are given, new names.
+#if OPENSSL_VERSION_NUMBER < 0x30400000L
+#define TS_VERIFY_CTX_set0_store TS_VERIFY_CTX_set_store
+#define TS_VERIFY_CTX_set0_certs TS_VERIFY_CTX_set_certs
+#define TS_VERIFY_CTX_set0_data TS_VERIFY_CTX_set_data
+#endif
+
 namespace haulway::signing {
 
 namespace {
@@ -47,14 +54,13 @@ bool Verifies(TS_RESP* response, std::string_view message,
   }
   ::X509_VERIFY_PARAM_set_time(::X509_STORE_get0_param(store),
                                static_cast<time_t>(time));
-  // The context owns what it is given.
   const Owned<TS_VERIFY_CTX, ::TS_VERIFY_CTX_free> context(
       ::TS_VERIFY_CTX_new());
   ::TS_VERIFY_CTX_set_flags(context.get(),
                             TS_VFY_VERSION | TS_VFY_DATA | TS_VFY_SIGNATURE);
-  ::TS_VERIFY_CTX_set_store(context.get(), store);
-  ::TS_VERIFY_CTX_set_certs(context.get(), others);
-  ::TS_VERIFY_CTX_set_data(context.get(), ReadingBio(message).release());
+  ::TS_VERIFY_CTX_set0_store(context.get(), store);
+  ::TS_VERIFY_CTX_set0_certs(context.get(), others);
+  ::TS_VERIFY_CTX_set0_data(context.get(), ReadingBio(message).release());
   const bool holds = ::TS_RESP_verify_response(context.get(), response) == 1;
   ::ERR_clear_error();
   return holds;
