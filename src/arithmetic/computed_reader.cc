@@ -86,23 +86,27 @@ class ComputedReader final : public FormatReader {
   // Compares the CRC-32 of every storage with a tensor of the weight that
   // states one, once. Fails with kMismatch.
   Status CheckInputs(uint32_t weight) const {
+    const Weight& of = computed_->weights()[weight];
+    for (const uint32_t tensor : of.tensors) HAULWAY_TRY(CheckInput(tensor));
+    for (const uint32_t tensor : of.inputs) HAULWAY_TRY(CheckInput(tensor));
+    return Status();
+  }
+
+  Status CheckInput(uint32_t tensor) const {
+    if (tensor == kNoTensor) return Status();
     const CheckpointIndex& index = stored_->index();
-    for (const uint32_t tensor : computed_->weights()[weight].tensors) {
-      if (tensor == kNoTensor) continue;
-      const uint32_t row = index.tensors[tensor].storage;
-      if (row == kNoStorage) continue;
-      if (below_ != nullptr && below_->IsComputed(row)) {
-        HAULWAY_TRY(below_->CheckInputs(below_->weight_of_[row]));
-        continue;
-      }
-      if (!index.storages[row].crc32.has_value() ||
-          !IsAsInMemory(index.storages[row]) ||
-          checked_[row].load(std::memory_order_acquire)) {
-        continue;
-      }
-      HAULWAY_TRY(CheckStorage(index.storages[row]));
-      checked_[row].store(true, std::memory_order_release);
+    const uint32_t row = index.tensors[tensor].storage;
+    if (row == kNoStorage) return Status();
+    if (below_ != nullptr && below_->IsComputed(row)) {
+      return below_->CheckInputs(below_->weight_of_[row]);
     }
+    if (!index.storages[row].crc32.has_value() ||
+        !IsAsInMemory(index.storages[row]) ||
+        checked_[row].load(std::memory_order_acquire)) {
+      return Status();
+    }
+    HAULWAY_TRY(CheckStorage(index.storages[row]));
+    checked_[row].store(true, std::memory_order_release);
     return Status();
   }
 

@@ -89,6 +89,15 @@ Result<Merged> MergeAdapters(const ByteSource& beside,
   return made;
 }
 
+Result<uint64_t> RuleTensors(const ByteSource& beside,
+                             const RulesToApply& rules,
+                             std::unique_ptr<const FormatReader>* reader) {
+  HAULWAY_ASSIGN(RuledTensors made, ApplyRules(**reader, beside, rules));
+  HAULWAY_ASSIGN(*reader,
+                 MakeComputedReader(std::move(*reader), std::move(made.found)));
+  return made.ruled;
+}
+
 Result<std::optional<Quantization>> DescribeQuantization(
     const FormatReader& reader, const ByteSource& beside) {
   if (!MayBeQuantized(reader.index())) return std::optional<Quantization>();

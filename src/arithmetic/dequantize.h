@@ -1,5 +1,6 @@
-// Presents a checkpoint with quantized weights as one with plain weights, and
-// one with adapters beside it as one into which they are merged.
+// Presents a checkpoint with quantized weights as one with plain weights, one
+// with adapters beside it as one into which they are merged, and one with rules
+// as one of the tensors that they make.
 
 #pragma once
 
@@ -8,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "arithmetic/apply_rules.h"
 #include "arithmetic/find_merges.h"
 #include "haulway/dtype.h"
 #include "haulway/format.h"
@@ -36,6 +38,13 @@ Result<PlainCheckpoint> Dequantize(std::unique_ptr<const FormatReader> reader,
 // into its weights, one after another. Fails as FindMerges() does.
 Result<Merged> MergeAdapters(const ByteSource& beside,
                              std::span<const Adapter> adapters,
+                             std::unique_ptr<const FormatReader>* reader);
+
+// Replaces `*reader` by one that shows a flat dict of the tensors that are
+// there after the rules. Returns how many of them rules made or renamed. Fails
+// as ApplyRules() does.
+Result<uint64_t> RuleTensors(const ByteSource& beside,
+                             const RulesToApply& rules,
                              std::unique_ptr<const FormatReader>* reader);
 
 // Returns how the weights are quantized; nothing if no tensor could be such a

@@ -17,6 +17,7 @@
 #include "haulway/dtype.h"
 #include "haulway/format.h"
 #include "haulway/index.h"
+#include "haulway/source.h"
 
 namespace haulway::arithmetic {
 
@@ -44,6 +45,7 @@ enum class Arrangement : uint8_t {
   kColumns,     // A row of the result is a column of the root.
   kTransposed,  // The same, of MXFP4 blocks in stacked matrices.
   kMerged,      // A row of the result is a row of the root, changed by steps.
+  kMade,        // Bytes of a source of their own: a rule made them.
 };
 
 // A tensor of an adapter: a row of its index.
@@ -116,6 +118,10 @@ struct Weight {
 
   // kMerged:
   std::vector<MergeStep> steps;
+
+  // kMade: the result, and the tensors that it is made of.
+  std::shared_ptr<const ByteSource> bytes;
+  std::vector<uint32_t> inputs;
 
   Weight() { tensors.fill(kNoTensor); }
   uint32_t tensor(Role role) const {

@@ -82,6 +82,8 @@ Status WeightReader::Read(uint32_t number, uint64_t begin,
         return ReadTransposed(number, &output);
       case Arrangement::kMerged:
         return merges_.Read(number, &output);
+      case Arrangement::kMade:
+        return weight.bytes->ReadAt(begin, out);
     }
     return Status(Code::kInternal, "no such arrangement");
   };
