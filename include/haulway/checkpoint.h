@@ -65,6 +65,8 @@ class HAULWAY_EXPORT Checkpoint {
   const std::optional<Dequantized>& dequantized() const HAULWAY_LIFETIME_BOUND;
   // Returns what opening with OpenOptions::lora did.
   const Merged& merged() const HAULWAY_LIFETIME_BOUND;
+  // Returns how many tensors OpenOptions::rules made or renamed.
+  uint64_t ruled() const;
   // Offsets of source() from here on are of bytes that no file has, those of
   // weights that are computed.
   uint64_t computed_from() const;

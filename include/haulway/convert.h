@@ -218,6 +218,7 @@ struct ConvertReport {
   std::string quantization;
   uint64_t dequantized = 0;  // Weights that are plain in the new file.
   uint64_t merged = 0;       // Weights that adapters were merged into.
+  uint64_t ruled = 0;        // Tensors that rules made or renamed.
   // Tensors that only quantized weights need.
   std::vector<std::string> dropped;
   // Other files of the model that were copied into the folder.
@@ -247,6 +248,7 @@ inline constexpr FieldTable kConvertReportFields{
           "weights that were dequantized"),
     Field("merged", &ConvertReport::merged,
           "weights that adapters were merged into"),
+    Field("ruled", &ConvertReport::ruled, "tensors that rules made or renamed"),
     Field("dropped", &ConvertReport::dropped,
           "tensors that only quantized weights need"),
     Field("copied", &ConvertReport::copied,

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "haulway/fields.h"
+#include "haulway/rules.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -208,8 +209,12 @@ struct OpenOptions {
   // Present weights with these adapters merged into them, one after another,
   // computed when they are read, after `dequantize`.
   std::vector<LoraAdapter> lora;
-  // Opens the adapters; by default OpenSource() of haulway/open.h.
-  SourceOpener open_adapter = nullptr;
+  // Present the tensors that these rules make, computed when they are read,
+  // after `dequantize` and `lora`.
+  Rules rules;
+  // Opens the adapters and the file of the rules; by default OpenSource() of
+  // haulway/open.h.
+  SourceOpener open_input = nullptr;
 };
 
 inline constexpr FieldTable kOpenOptionFields{
@@ -250,6 +255,11 @@ inline constexpr FieldTable kOpenOptionFields{
           "LoRA adapters of peft to merge into the weights, one after another: "
           "a path or URL, or a list of these and of pairs (path, weight); see "
           "docs/quantized.md",
+          {.flag = "-"}),
+    Field("rules", &OpenOptions::rules,
+          "rules that rename, stack, split and compute tensors: a preset "
+          "(stack-experts, split-experts, gguf-to-hf), the path or URL of a "
+          "JSON file, or a list; see docs/quantized.md",
           {.flag = "-"}),
     Field("debug", &OpenOptions::debug_offsets,
           "compare every computed offset with the one in its header when the "

@@ -124,9 +124,9 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
   }
   {
     // `bytes` is the one of `write`.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] =
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] =
         ConvertReport();
-    EXPECT_EQ(NamesOf(ConvertReport()), 12u + NamesOf(WriteStats()));
+    EXPECT_EQ(NamesOf(ConvertReport()), 13u + NamesOf(WriteStats()));
   }
   {
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = EditReport();
@@ -238,10 +238,10 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(TensorizerEditOptions()), 7u);
   }
   {
-    // No row: limits, dequantized_dtype, open_adapter. The key counts as two.
+    // No row: limits, dequantized_dtype, open_input. The key counts as two.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
-                                  p, q, r] = OpenOptions();
-    EXPECT_EQ(NamesOf(OpenOptions()), 16u);
+                                  p, q, r, s] = OpenOptions();
+    EXPECT_EQ(NamesOf(OpenOptions()), 17u);
   }
   {
     // No row: proxy_from_environment, cancel.

@@ -8,6 +8,7 @@
 #include "haulway/checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cassert>
@@ -23,6 +24,8 @@
 #include "arithmetic/dequantize.h"
 #include "arithmetic/find_merges.h"
 #include "arithmetic/json_fields.h"
+#include "arithmetic/rule.h"
+#include "arithmetic/rule_presets.h"
 #include "base/name_index.h"
 #include "base/no_memory.h"
 #include "base/text.h"
@@ -32,6 +35,7 @@
 #include "checkpoint/version_chain.h"
 #include "checkpoint/whole_model.h"
 #include "decode/stored_tensor.h"
+#include "haulway/nearest.h"
 #include "haulway/open.h"
 #include "tensor/scaled_tensors.h"
 
@@ -44,7 +48,12 @@ bool MayPass(const Result<std::shared_ptr<const Checkpoint>>& opened) {
   return code == Code::kUnavailable || code == Code::kTimeout;
 }
 
-Status CheckComputed(const OpenOptions& options) {
+// Weights that are computed otherwise than by rules.
+bool HasArithmetic(const OpenOptions& options) {
+  return options.dequantize || !options.lora.empty();
+}
+
+Status CheckArithmetic(const OpenOptions& options) {
   if (options.raw) {
     return Status(Code::kInvalidArgument,
                   fmt::format("{} and raw contradict each other: expected one",
@@ -58,18 +67,20 @@ Status CheckComputed(const OpenOptions& options) {
                             Name(*dtype)));
 }
 
+Result<std::shared_ptr<const ByteSource>> OpenInput(
+    std::string_view uri, const OpenOptions& options) {
+  return options.open_input == nullptr ? OpenSource(uri)
+                                       : options.open_input(uri);
+}
+
 Result<std::shared_ptr<const ByteSource>> OpenAdapter(
     const std::string& path, const OpenOptions& options) {
-  const auto open = [&](std::string_view uri) {
-    return options.open_adapter == nullptr ? OpenSource(uri)
-                                           : options.open_adapter(uri);
-  };
-  if (!IsFolder(path)) return open(path);
+  if (!IsFolder(path)) return OpenInput(path, options);
   // A folder may hold other checkpoints: the state of an optimizer.
   const std::string folder = path.ends_with('/') ? path : path + "/";
-  auto source = open(folder + "adapter_model.safetensors");
+  auto source = OpenInput(folder + "adapter_model.safetensors", options);
   if (source.ok() || source.status().code() != Code::kNotFound) return source;
-  auto older = open(folder + "adapter_model.bin");
+  auto older = OpenInput(folder + "adapter_model.bin", options);
   return older.ok() ? std::move(older) : std::move(source);
 }
 
@@ -112,6 +123,48 @@ std::string ComputedBy(const OpenOptions& options) {
   return text;
 }
 
+// Returns the text of the file with the rules.
+Result<std::string> ReadRulesFile(const OpenOptions& options) {
+  const std::string& name = options.rules.name;
+  const auto file = OpenInput(name, options);
+  if (file.ok()) return arithmetic::ReadFileText(**file);
+  if (file.status().code() != Code::kNotFound ||
+      name.find_first_of("./") != name.npos) {
+    return file.status();
+  }
+  const auto presets = arithmetic::RulePresets();
+  return Status(Code::kInvalidArgument,
+                fmt::format("there are no rules {}{}: expected a file or one "
+                            "of {}",
+                            Quote(name),
+                            HintOf(name, presets, [](auto one) { return one; }),
+                            fmt::join(presets, ", ")));
+}
+
+// Adds the rules to `*computed_by`.
+Result<uint64_t> ApplyRules(const OpenOptions& options,
+                            const ByteSource& beside, std::string* computed_by,
+                            std::unique_ptr<const FormatReader>* reader) {
+  const Rules& given = options.rules;
+  arithmetic::RulesToApply rules;
+  rules.functions = given.functions;
+  rules.takes_quantized = options.raw;
+  std::string json = given.json;
+  if (arithmetic::IsRulePreset(given.name)) {
+    HAULWAY_ASSIGN(auto preset,
+                   arithmetic::RulesOfPreset(given.name, (*reader)->index()));
+    json = std::move(preset.json);
+    rules.names = preset.names;
+    rules.is_preset = true;
+  } else if (json.empty()) {
+    HAULWAY_ASSIGN(json, ReadRulesFile(options));
+  }
+  *computed_by += json;
+  HAULWAY_ASSIGN(rules.rules,
+                 arithmetic::ParseRules(json, given.functions.size()));
+  return arithmetic::RuleTensors(beside, rules, reader);
+}
+
 struct NameOf {
   const LongVector<Entry>& entries;
   std::string_view operator()(uint32_t i) const { return entries[i].name; }
@@ -150,6 +203,8 @@ struct Checkpoint::State {
   Merged merged;
   std::string computed_by;  // The options that change tensors.
   std::vector<std::shared_ptr<const Checkpoint>> adapters;
+  Rules rules;         // Those that it was opened with,
+  uint64_t ruled = 0;  // and how many tensors they made or renamed.
   uint64_t computed_from = UINT64_MAX;
   RemoteStats opening;
   std::once_flag opening_taken;
@@ -174,9 +229,9 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     HAULWAY_ASSIGN(Detected found, DetectWhole(source, options));
     auto& reader = found.reader;
     if (reader == nullptr) {
-      // Scales may lie in any shard.
+      // Scales, and sources of rules, may lie in any shard.
       const bool has_choice =
-          wanted != nullptr && !options.dequantize && options.lora.empty();
+          wanted != nullptr && !HasArithmetic(options) && options.rules.empty();
       HAULWAY_ASSIGN(reader, has_choice && IsOfShards(*found.format)
                                  ? OpenShardsWith(found.source, options, wanted)
                                  : found.format->open(found.source, options));
@@ -194,8 +249,7 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     }
     if (!options.alone) HAULWAY_TRY(RefuseDeltaShard(*reader));
     std::optional<Dequantized> dequantized;
-    const bool is_computed = options.dequantize || !options.lora.empty();
-    if (is_computed) HAULWAY_TRY(CheckComputed(options));
+    if (HasArithmetic(options)) HAULWAY_TRY(CheckArithmetic(options));
     const uint64_t stored_bytes = reader->source()->size();
     if (options.dequantize) {
       HAULWAY_ASSIGN(auto plain,
@@ -218,6 +272,17 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
       HAULWAY_ASSIGN(
           merged, arithmetic::MergeAdapters(*found.source, adapters, &reader));
     }
+    uint64_t ruled = 0;
+    if (!options.rules.empty()) {
+      auto applied = ApplyRules(options, *found.source, &computed_by, &reader);
+      if (!applied.ok()) {
+        return std::move(applied).status().In(
+            options.rules.name.empty()
+                ? "rules"
+                : fmt::format("rules {}", QuotePath(options.rules.name)));
+      }
+      ruled = *applied;
+    }
     const auto made = std::make_shared<Checkpoint>(std::move(reader));
     made->state_->allows_casts = options.raw;
     made->state_->opened = found.source;
@@ -225,7 +290,11 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     made->state_->merged = merged;
     made->state_->computed_by = std::move(computed_by);
     made->state_->adapters = std::move(adapters_from);
-    if (is_computed) made->state_->computed_from = stored_bytes;
+    made->state_->rules = options.rules;
+    made->state_->ruled = ruled;
+    if (HasArithmetic(options) || !options.rules.empty()) {
+      made->state_->computed_from = stored_bytes;
+    }
     const auto asked = found.source->remote_stats();
     if (asked.has_value()) made->state_->opening = *asked;
     return std::shared_ptr<const Checkpoint>(made);
@@ -329,17 +398,24 @@ const std::optional<Dequantized>& Checkpoint::dequantized() const {
 
 const Merged& Checkpoint::merged() const { return state_->merged; }
 
+uint64_t Checkpoint::ruled() const { return state_->ruled; }
+
 Result<std::string> Checkpoint::Fingerprint() const {
   return OrNoMemory([&]() -> Result<std::string> {
     const ByteSource& file =
         state_->opened == nullptr ? source() : *state_->opened;
+    if (!state_->rules.functions.empty()) {
+      return Status(Code::kUnsupported,
+                    "nothing tells whether a function of a rule changes from "
+                    "one run to the next: expected rules without 'apply'");
+    }
     HAULWAY_ASSIGN(std::string text,
                    FingerprintOfFiles(index(), source(), file));
     for (const auto& adapter : state_->adapters) {
       HAULWAY_ASSIGN(const std::string one, adapter->Fingerprint());
       text += one;
     }
-    if (state_->dequantized.has_value()) {
+    if (state_->dequantized.has_value() || !state_->rules.empty()) {
       HAULWAY_ASSIGN(const std::string declared,
                      arithmetic::ReadDeclarationText(file));
       text += declared;

@@ -215,6 +215,7 @@ class Conversion {
 
   Status ReportQuantization() {
     report_.merged = from_->merged().weights;
+    report_.ruled = from_->ruled();
     const auto& dequantized = from_->dequantized();
     if (!dequantized.has_value()) {
       const auto found = from_->DescribeQuantization();
