@@ -103,7 +103,7 @@ RemoteOptions& Remote();
 // Returns the options that choose what a name means, for all inputs of the
 // verb. They are global, too.
 SourceOptions& Sources();
-// Adds --dequantize and --lora, for verbs that read tensors.
+// Adds --dequantize, --lora and --rules, for verbs that read tensors.
 void AddDequantize(CLI::App& app, Options& options);
 // Adds --variant and --join, for verbs whose FILE is a model.
 void AddNaming(CLI::App& app, Options& options);

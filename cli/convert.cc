@@ -1,3 +1,10 @@
+// Design: the verb makes options of the library from those of the command line,
+// opens the source as they say, and prints what the library's Convert()
+// reports: as JSON all of it, as text what a user may not expect, in notes. All
+// files are written by Convert(), but for the proof. That is opened before, so
+// that a proof that cannot be written is refused before the conversion; it is
+// written after, and so is there only if the new files are.
+
 #include "haulway/convert.h"
 
 #include <fmt/format.h>
@@ -107,6 +114,10 @@ void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
   if (report.merged != 0) {
     notes.push_back(fmt::format("merged adapters into {}",
                                 Counted(report.merged, "weight")));
+  }
+  if (report.ruled != 0) {
+    notes.push_back(
+        fmt::format("rules made {}", Counted(report.ruled, "tensor")));
   }
   if (!report.resumed.empty()) {
     notes.push_back(fmt::format("an earlier run had written {}",
@@ -242,7 +253,8 @@ extern const Verb kConvert = {
     "sha256.json\n"
     "haulway convert model.safetensors step-0 --to torch-dcp\n"
     "haulway convert fp8-model/ bf16-model/ --to safetensors --dequantize\n"
-    "haulway convert model/ merged/ --to safetensors --lora adapter:0.5",
+    "haulway convert model/ merged/ --to safetensors --lora adapter:0.5\n"
+    "haulway convert moe/ stacked/ --to safetensors --rules stack-experts",
     AddConvert,
     /*cancels=*/true};
 

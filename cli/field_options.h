@@ -48,6 +48,7 @@ class FieldOption {
   void Add(std::vector<HttpHeader>* /*value*/) const {}
   // AddDequantize() does for these.
   void Add(std::vector<LoraAdapter>* /*value*/) const {}
+  void Add(Rules* /*value*/) const {}
 
  private:
   void AddWords(std::span<const std::string_view> words, size_t now,

@@ -42,8 +42,9 @@ std::string CheckCount(const std::string& text) {
   return fmt::format("expected a number from 0 to {}: {}", kMost, text);
 }
 
-Result<std::shared_ptr<const ByteSource>> OpenAdapter(std::string_view uri) {
-  if (Sources().signature.wanted()) {
+Result<std::shared_ptr<const ByteSource>> OpenOptionFile(std::string_view uri,
+                                                         bool is_rules) {
+  if (!is_rules && Sources().signature.wanted()) {
     return Status(Code::kInvalidArgument,
                   "a signature of the model says nothing of adapters: merge "
                   "them without asking for one");
@@ -123,8 +124,15 @@ void AddDequantize(CLI::App& app, Options& options) {
                                      std::string(adapter.status().message()));
         }
         options.open.lora.push_back(*adapter);
-        options.open.open_adapter = OpenAdapter;
       });
+  app.add_option("--rules", options.open.rules.name,
+                 "Rename, stack, split and compute tensors as the rules in "
+                 "this JSON file say, or those of stack-experts, split-experts "
+                 "or gguf-to-hf; see docs/quantized.md")
+      ->type_name("FILE");
+  options.open.open_input = [&options](std::string_view uri) {
+    return OpenOptionFile(uri, uri == options.open.rules.name);
+  };
 }
 
 SourceOptions& Sources() {

@@ -1,5 +1,8 @@
 #include "base/errors.h"
 
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
 #include <string>
 
 namespace nb = nanobind;
@@ -22,6 +25,34 @@ void Raise(const Status& status, std::string_view remedy) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())),
                   error.ptr());
   throw nb::python_error();
+}
+
+Status StatusOf(nb::python_error& raised, std::string_view what, Code code) {
+  if (raised.matches(PyExc_ConnectionError)) code = Code::kUnavailable;
+  if (raised.matches(PyExc_TimeoutError)) code = Code::kTimeout;
+  if (raised.matches(PyExc_EOFError)) code = Code::kTruncated;
+  if (raised.matches(PyExc_KeyboardInterrupt)) {
+    // Delivers the interrupt to the main thread, which waits for this read.
+    PyErr_SetInterrupt();
+    code = Code::kCancelled;
+  }
+  std::string text = nb::cast<std::string>(raised.type().attr("__name__"));
+  const nb::object value = nb::borrow(raised.value());
+  PyObject* const words = PyObject_Str(value.ptr());
+  if (words == nullptr) {
+    PyErr_Clear();
+  } else {
+    const nb::object held = nb::steal(words);
+    Py_ssize_t length = 0;
+    const char* const utf8 = PyUnicode_AsUTF8AndSize(words, &length);
+    if (utf8 == nullptr) {
+      PyErr_Clear();
+    } else if (length > 0) {
+      text += ": ";
+      text.append(utf8, static_cast<size_t>(length));
+    }
+  }
+  return Status(code, fmt::format("{} raised {}", what, text));
 }
 
 }  // namespace haulway::python

@@ -27,4 +27,10 @@ T Unwrap(Result<T> result) {
   return std::move(result).value();
 }
 
+// Converts an exception that Python raised to a status. `what` raised it;
+// `code`: for exceptions without a code of their own. Requires: the GIL is
+// held.
+Status StatusOf(nanobind::python_error& raised, std::string_view what,
+                Code code);
+
 }  // namespace haulway::python

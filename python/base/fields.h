@@ -141,6 +141,8 @@ inline void SetFieldValue(nanobind::handle value,
                    nanobind::cast<double>(one[1])});
   }
 }
+// A tuple of a name, JSON, and functions; see _reading/rules.py.
+void SetFieldValue(nanobind::handle value, Rules* to);
 // A dict from text to text.
 template <class Pair>
 void SetFieldValue(nanobind::handle value, std::vector<Pair>* to) {

@@ -1,11 +1,11 @@
 #include "bind/file_source.h"
 
 #include <fmt/format.h>
-#include <nanobind/stl/string.h>
 
 #include <span>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/gil.h"
 
 namespace nb = nanobind;
@@ -13,37 +13,6 @@ namespace nb = nanobind;
 namespace haulway::python {
 
 namespace {
-
-// Converts the exception that Python raised to a status. Requires: the GIL is
-// held.
-Status StatusOf(nb::python_error& raised) {
-  Code code = Code::kIoError;
-  if (raised.matches(PyExc_ConnectionError)) code = Code::kUnavailable;
-  if (raised.matches(PyExc_TimeoutError)) code = Code::kTimeout;
-  if (raised.matches(PyExc_EOFError)) code = Code::kTruncated;
-  if (raised.matches(PyExc_KeyboardInterrupt)) {
-    // Delivers the interrupt to the main thread, which waits for this read.
-    PyErr_SetInterrupt();
-    code = Code::kCancelled;
-  }
-  std::string text = nb::cast<std::string>(raised.type().attr("__name__"));
-  const nb::object value = nb::borrow(raised.value());
-  PyObject* const words = PyObject_Str(value.ptr());
-  if (words == nullptr) {
-    PyErr_Clear();
-  } else {
-    const nb::object held = nb::steal(words);
-    Py_ssize_t length = 0;
-    const char* const utf8 = PyUnicode_AsUTF8AndSize(words, &length);
-    if (utf8 == nullptr) {
-      PyErr_Clear();
-    } else if (length > 0) {
-      text += ": ";
-      text.append(utf8, static_cast<size_t>(length));
-    }
-  }
-  return Status(code, fmt::format("the file object raised {}", text));
-}
 
 class FileObjectSource : public ByteSource {
  public:
@@ -85,7 +54,7 @@ class FileObjectSource : public ByteSource {
     try {
       Ask(requests);
     } catch (nb::python_error& raised) {
-      const Status status = StatusOf(raised);
+      const Status status = StatusOf(raised, "the file object", Code::kIoError);
       return requests.empty() ? status : Status(status).At(requests[0].offset);
     }
     return Status();

@@ -131,11 +131,11 @@ OpenOptions OpenOptionsOf(nb::dict named) {
     }
     nb::del(named[kDType]);
   }
-  // How adapters are reached, which is an option of every call.
+  // How adapters and rules are reached, which is an option of every call.
   constexpr const char* kReaching = "reaching";
   if (named.contains(kReaching)) {
-    options.open_adapter = [remote = RemoteOptionsOf(nb::cast<nb::dict>(
-                                named[kReaching]))](std::string_view uri) {
+    options.open_input = [remote = RemoteOptionsOf(nb::cast<nb::dict>(
+                              named[kReaching]))](std::string_view uri) {
       return OpenSource(uri, {.remote = remote});
     };
     nb::del(named[kReaching]);

@@ -86,6 +86,7 @@ class _IndexWords(TypedDict, total=False):
     dequantize: bool | None
     raw: bool | None
     lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
 
@@ -196,6 +197,7 @@ class TogetherOptions(TypedDict, total=False):
     dequantize: bool | None
     raw: bool | None
     lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
     variant: str | None
@@ -1142,6 +1144,7 @@ class _Load:
     dequantize: bool
     raw: bool
     lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
     variant: str | None
@@ -1214,6 +1217,7 @@ class _ConfigWords(TypedDict, total=False):
     dequantize: bool
     raw: bool
     lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
     variant: str | None

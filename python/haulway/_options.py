@@ -424,6 +424,26 @@ def _is_weighted(value):
         isinstance(value[1], numbers.Real) and not isinstance(value[1], bool))
 
 
+@_takes("_Path | Sequence[Mapping[str, Any]]")
+def _rules(name, value):
+    """Checks rules and returns a path or preset, or a tuple of dicts."""
+    if isinstance(value, (str, os.PathLike)):
+        return _path(name, value)
+    if not isinstance(value, Iterable) or isinstance(value, Mapping):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a preset, a path, or "
+            "a list of dicts", "kInvalidArgument",
+        )
+    value = tuple(value)
+    for rule in value:
+        if not isinstance(rule, Mapping):
+            _wrong(name, "a list of dicts", rule)
+        if "apply" in rule and not callable(rule["apply"]):
+            _wrong(f"'apply' of {name}", "a function of a list of tensors",
+                   rule["apply"])
+    return value
+
+
 # Functions that return the check for a library row, by the row's kind.
 _CHECKS = {
     "flag": lambda row: check_flag,
@@ -507,7 +527,7 @@ def _of_library(*tables, **own):
 _ROWS = _haulway.option_rows()
 _OF_OPENING = _of_library("OpenOptions", debug={
     "variables": ("HAULWAY_SERIALIZATION_DEBUG", "TORCH_SERIALIZATION_DEBUG"),
-}, lora={"check": _lora})
+}, lora={"check": _lora}, rules={"check": _rules})
 _OF_LOADING = _of_library("LoadOptions", io={"group": "way"})
 
 # Options for interpreting an index, whatever the source.

@@ -19,6 +19,7 @@ import os
 from .. import _haulway
 from .._config import resolve, way_of
 from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._importing import imported
 from .._log import debug_log, said
 from .._making.allowed import by_name
 from .._options import ENGINE, INDEX, READING, completed, similar
@@ -116,9 +117,17 @@ class Reading:
                    else by_name(self.safe_globals, torch_too=False))
         return {
             **self.some(*_OF_INDEX),
+            "rules": self.taken_rules,
             "big_endian_default": self.endianness == "big",
             "allowed_globals": list(classes),
         }
+
+    @property
+    def taken_rules(self):
+        """Returns the rules as the library takes them."""
+        if not self.rules:
+            return None
+        return imported("haulway._reading.rules").taken(self.rules)
 
     def opening(self, torch_too=True):
         """Returns the OPENING options as the library takes them."""
@@ -128,7 +137,7 @@ class Reading:
             "key": self.key,
             "passphrase": self.passphrase,
             "dequantized_dtype": self.dequantized_dtype,
-            **({"reaching": self.remote} if self.lora else {}),
+            **({"reaching": self.remote} if self.lora or self.rules else {}),
             "check_frames": not self.calculate_storage_offsets,
             "debug": self.debug,
         }
