@@ -145,6 +145,24 @@ def test_other_options_are_refused(source, tmp_path, name):
     assert not (tmp_path / "out" / HIDDEN).exists()
 
 
+def rules(value):
+    """Rules that add a number to each weight."""
+    return [{"source": "weight", "target": "weight",
+             "ops": [{"add": {"value": value}}]}]
+
+
+def test_rules(source, tmp_path):
+    interrupt(source, tmp_path / "out", rules=rules(1))
+    with pytest.raises(InvalidArgumentError, match="interrupted conversion"):
+        convert(source, tmp_path / "out", rules=rules(2))
+    assert convert(source, tmp_path / "out", rules=rules(1)).resumed
+    convert(source, tmp_path / "whole", resume=False, rules=rules(1))
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+    with pytest.raises(UnsupportedError, match="'apply'"):
+        convert(source, tmp_path / "out", rules=[
+            {"source": "weight", "target": "weight", "apply": list}])
+
+
 def test_threads_and_budgets_may_differ(source, tmp_path):
     interrupt(source, tmp_path / "out")
     assert convert(source, tmp_path / "out", threads=2, memory_budget=0,
