@@ -589,6 +589,39 @@ def quantized_models():
                + struct.pack("<Q", len(front)) + front + data)
 
 
+def ruled_models():
+    """Makes models with rules before them, one for each operation."""
+    cut = "e.0.w e.1.w e.2.w q.w k.w".split()
+    header, data = {}, b""
+    for name in cut:
+        header[name] = {"dtype": "F32", "shape": [4, 6],
+                        "data_offsets": [len(data), len(data) + 96]}
+        data += bytes(range(96))
+    front = json.dumps(header).encode()
+    file = struct.pack("<Q", len(front)) + front + data
+    sources = {"stack": "e.*.w", "concat": ["q.w", "k.w"]}
+    targets = {"unstack": "q.*.w", "chunk": ["a.w", "b.w"],
+               "split": ["a.w", "b.w"]}
+    for operations in (
+        [{"stack": {"dim": 1}}, {"transpose": {"dims": [0, 2, 1]}}],
+        [{"unstack": {"dim": -1}}],
+        [{"concat": {"dim": 1}}, {"reshape": {"shape": [-1, 3]}}],
+        [{"chunk": {"dim": 1}}],
+        [{"split": {"dim": 0, "sizes": ["2*heads-1", 1]}}],
+        [{"permute_rope": {"heads": "(heads)"}}],
+        [{"add": {"value": -1}}, {"scale": {"value": 0.5}}],
+        [{"cast": {"dtype": "F16"}}],
+    ):
+        first = next(iter(operations[0]))
+        rules = [
+            {"source": sources.get(first, "q.w"),
+             "target": targets.get(first, "made"), "ops": operations},
+            {"rename": ["w$", "x"]}, {"source": "e.*.x", "target": "f.*.x"},
+        ][:2 if first == "stack" else 3]
+        text = json.dumps({"rules": rules}).encode()
+        yield struct.pack("<H", len(text)) + text + file
+
+
 def main():
     testdata, seeds = map(pathlib.Path, sys.argv[1:3])
     archive, pickles = made()
@@ -636,6 +669,7 @@ def main():
         ("npy_fuzz", list(arrays())),
         ("scan_fuzz", [b"\0" + data for data in files] + list(texts())),
         ("dequantize_fuzz", list(quantized_models())),
+        ("rules_fuzz", list(ruled_models())),
         ("safetensors_fuzz", safetensors),
         ("safetensors_refusal_fuzz", safetensors),
     ):
