@@ -151,22 +151,6 @@ class ChunkReads {
     std::span<std::byte> out;
   };
 
-  // A range of a file that is read into scratch memory, or directly.
-  struct Extent {
-    uint64_t offset;
-    uint64_t length;
-    std::span<std::byte> straight;
-    uint64_t scratch = 0;
-  };
-
-  // The bytes of a file that a run, and the head of its archive, need.
-  struct Want {
-    uint64_t offset;
-    uint64_t length;
-    std::span<std::byte> straight;
-    size_t extent = 0;
-  };
-
   void AddRegion(const ChunkSource::Region& region, uint64_t within,
                  std::span<std::byte> out) {
     if (region.tensor == kNoFile) {
@@ -329,24 +313,27 @@ class ChunkReads {
 
   Status ReadSmallItems(std::span<ChunkRun> runs) {
     HAULWAY_ASSIGN(const auto file, source_.files_.Open(runs[0].item.file));
-    std::vector<Want> wants;
+    uint64_t total = 0;
     for (size_t i = 0; i < runs.size(); i = EndOfChunk(runs, i)) {
       HAULWAY_TRY(CheckItem(runs[i], file->size()));
-      wants.push_back({runs[i].item.offset, runs[i].item.length, {}});
+      total += runs[i].item.length;
     }
-    std::vector<std::byte> scratch;
-    std::vector<Extent> extents;
-    HAULWAY_TRY(ReadWants(*file, &wants, &extents, &scratch));
-    const Want* want = wants.data();
-    for (size_t i = 0; i < runs.size(); ++want) {
+    std::vector<std::byte> memory(total);
+    std::vector<ReadRequest> requests;
+    uint64_t at = 0;
+    for (size_t i = 0; i < runs.size(); i = EndOfChunk(runs, i)) {
+      const StoredItem& item = runs[i].item;
+      requests.push_back(
+          {item.offset, std::span(memory).subspan(at, item.length)});
+      at += item.length;
+    }
+    HAULWAY_TRY(Read(*file, requests));
+    const ReadRequest* read = requests.data();
+    for (size_t i = 0; i < runs.size(); ++read) {
       const size_t end = EndOfChunk(runs, i);
-      const Extent& extent = extents[want->extent];
       StoredItem item = runs[i].item;
       item.offset = 0;
-      ChunkCursor cursor(
-          MakeMemorySource(std::span<const std::byte>(scratch).subspan(
-              extent.scratch + (want->offset - extent.offset), want->length)),
-          item, BytesOf(runs[i]));
+      ChunkCursor cursor(MakeMemorySource(read->out), item, BytesOf(runs[i]));
       HAULWAY_TRY(ReadChunk(runs.subspan(i, end - i), cursor));
       i = end;
     }
@@ -431,11 +418,19 @@ class ChunkReads {
     uint64_t head_bytes = guess;
     if (round > 0)
       head_bytes = std::min(kHeadBytes << (2 * (round - 1)), kLongestHead);
-    std::vector<Want> wants;
-    wants.reserve(runs.size() + 8);
-    // Positions in `wants`.
-    std::vector<size_t> head_of(runs.size(), SIZE_MAX);
-    std::vector<size_t> data_of(runs.size(), SIZE_MAX);
+    std::vector<ReadRequest> requests;
+    requests.reserve(2 * runs.size());
+    // By run: the head of its archive, and where its data were assumed to begin
+    // when they were read; kUnknown if they were not.
+    std::vector<std::span<std::byte>> heads(runs.size());
+    std::vector<uint64_t> begins(runs.size(), kUnknown);
+    uint64_t most = 0;
+    for (size_t i = 0; i < runs.size(); i = EndOfChunk(runs, i)) {
+      if (Known(runs[i]) != kUnknown) continue;
+      most += std::min(head_bytes, runs[i].item.length);
+    }
+    std::vector<std::byte> memory(most);
+    std::span<std::byte> rest = memory;
     for (size_t i = 0; i < runs.size(); ++i) {
       const ChunkRun& run = runs[i];
       HAULWAY_TRY(CheckItem(run, file->size()));
@@ -443,13 +438,12 @@ class ChunkReads {
       // Another thread found it just now: next round.
       if (IsInOtherOrder(payload)) continue;
       if (payload == kUnknown) {
-        const bool is_same = i > 0 && runs[i - 1].chunk == run.chunk;
-        if (is_same) {
-          head_of[i] = head_of[i - 1];
+        if (i > 0 && runs[i - 1].chunk == run.chunk) {
+          heads[i] = heads[i - 1];
         } else {
-          head_of[i] = wants.size();
-          wants.push_back(
-              {run.item.offset, std::min(head_bytes, run.item.length), {}});
+          heads[i] = rest.first(std::min(head_bytes, run.item.length));
+          rest = rest.subspan(heads[i].size());
+          requests.push_back({run.item.offset, heads[i]});
         }
         payload = guess;
         if (round > 0 || guess + BytesOf(run) > run.item.length) continue;
@@ -457,42 +451,20 @@ class ChunkReads {
       if (run.chunk != kNoFile && payload + BytesOf(run) > run.item.length) {
         return Place(Outside(run, run.item.length), run);
       }
-      data_of[i] = wants.size();
-      Want want{run.item.offset + payload + run.offset, run.out.size(), {}};
-      if (want.length >= kSmallestStraight) want.straight = run.out;
-      wants.push_back(want);
+      begins[i] = payload;
+      requests.push_back({run.item.offset + payload + run.offset, run.out});
     }
-    std::vector<std::byte> scratch;
-    std::vector<Extent> extents;
-    HAULWAY_TRY(ReadWants(*file, &wants, &extents, &scratch));
-    const auto bytes_of = [&](const Want& want) {
-      const Extent& extent = extents[want.extent];
-      return std::span<const std::byte>(scratch).subspan(
-          extent.scratch + (want.offset - extent.offset), want.length);
-    };
+    HAULWAY_TRY(Read(*file, requests));
     for (size_t i = 0; i < runs.size(); ++i) {
       ChunkRun& run = runs[i];
       uint64_t payload = Known(run);
-      if (head_of[i] != SIZE_MAX && payload == kUnknown) {
-        HAULWAY_ASSIGN(payload, FindPayload(run, bytes_of(wants[head_of[i]])));
+      if (!heads[i].empty() && payload == kUnknown) {
+        HAULWAY_ASSIGN(payload, FindPayload(run, heads[i]));
       }
-      const bool is_read = data_of[i] != SIZE_MAX &&
-                           (run.chunk == kNoFile ||
-                            payload == GuessedOf(run, wants[data_of[i]]));
-      if (!is_read) continue;
-      const Want& want = wants[data_of[i]];
-      if (want.straight.empty() && !run.out.empty()) {
-        const auto bytes = bytes_of(want);
-        std::memcpy(run.out.data(), bytes.data(), bytes.size());
-      }
-      run.is_done = true;
+      run.is_done = begins[i] != kUnknown &&
+                    (run.chunk == kNoFile || payload == begins[i]);
     }
     return Status();
-  }
-
-  // Returns where the run's data was assumed to begin when it was read.
-  static uint64_t GuessedOf(const ChunkRun& run, const Want& want) {
-    return want.offset - run.offset - run.item.offset;
   }
 
   uint64_t BytesOf(const ChunkRun& run) const {
@@ -528,60 +500,14 @@ class ChunkReads {
                  run);
   }
 
-  // Reads the wants, and joins those close to each other. Sets where each is.
-  Status ReadWants(const ByteSource& file, std::vector<Want>* wants,
-                   std::vector<Extent>* extents,
-                   std::vector<std::byte>* scratch) const {
-    std::vector<uint32_t> order(wants->size());
-    std::iota(order.begin(), order.end(), 0U);
-    std::ranges::stable_sort(order, {},
-                             [&](uint32_t i) { return (*wants)[i].offset; });
-    const uint64_t hole =
-        LargestHole(source_.files_.beside().Look({}), kGatheredHole);
-    size_t last = SIZE_MAX;  // The extent that may still grow.
-    for (const uint32_t i : order) {
-      Want& want = (*wants)[i];
-      if (!want.straight.empty()) {
-        want.extent = extents->size();
-        extents->push_back({want.offset, want.length, want.straight});
-        continue;
-      }
-      if (last != SIZE_MAX && Joins((*extents)[last], want, hole)) {
-        Extent& extent = (*extents)[last];
-        const uint64_t end =
-            std::max(extent.offset + extent.length, want.offset + want.length);
-        extent.length = end - extent.offset;
-      } else {
-        last = extents->size();
-        extents->push_back({want.offset, want.length, {}});
-      }
-      want.extent = last;
-    }
-    uint64_t bytes = 0;
-    for (Extent& extent : *extents) {
-      if (!extent.straight.empty()) continue;
-      extent.scratch = bytes;
-      bytes += extent.length;
-    }
-    scratch->resize(bytes);
-    std::vector<ReadRequest> requests;
-    requests.reserve(extents->size());
-    for (const Extent& extent : *extents) {
-      const auto out =
-          extent.straight.empty()
-              ? std::span(*scratch).subspan(extent.scratch, extent.length)
-              : extent.straight;
-      if (!out.empty()) requests.push_back({extent.offset, out});
-    }
-    return file.ReadMany(requests);
-  }
-
-  // Returns whether extending the read to `want` is better than a separate
-  // read.
-  static bool Joins(const Extent& extent, const Want& want, uint64_t hole) {
-    ByteRange read = {extent.offset, extent.length};
-    return JoinRanges(&read, {want.offset, want.length},
-                      {.largest_hole = hole, .largest_read = kMostJoined});
+  Status Read(const ByteSource& file,
+              const std::vector<ReadRequest>& requests) const {
+    const SourceTraits traits = source_.files_.beside().Look({});
+    return ReadJoined(
+        file, requests,
+        {.limits = {.largest_hole = LargestHole(traits, kGatheredHole),
+                    .largest_read = kMostJoined},
+         .direct_from = kSmallestStraight});
   }
 
   // Searches the head of an archive for the data of the run's chunk. Returns

@@ -1,11 +1,13 @@
-// Decides which reads of a source are merged.
+// Decides which reads of a source are merged, and merges them.
 
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "haulway/options.h"
 #include "haulway/source.h"
+#include "haulway/status.h"
 
 namespace haulway {
 
@@ -34,5 +36,21 @@ uint64_t LargestHole(const SourceTraits& traits, uint64_t asked);
 // overflows, and if they may overlap, `next` does not begin before `*read`.
 bool JoinRanges(ByteRange* read, const ByteRange& next,
                 const JoinLimits& limits);
+
+struct JoinedReads {
+  JoinLimits limits;
+  // Requests of at least this size are read directly into their memory, and not
+  // merged.
+  uint64_t direct_from = 64 * kKiB;
+  // Bytes of merged reads that are in memory at once, but for the last of them.
+  uint64_t most_memory = UINT64_MAX;
+  // Whether a merged read over a hole has at most twice the wanted bytes.
+  bool limits_waste = false;
+};
+
+// Does the requests, in any order, with few reads of the source. Fails as
+// ByteSource::ReadMany() does.
+Status ReadJoined(const ByteSource& source, std::vector<ReadRequest> requests,
+                  const JoinedReads& how);
 
 }  // namespace haulway

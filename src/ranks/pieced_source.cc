@@ -121,14 +121,6 @@ class PieceReads {
     std::span<std::byte> out;
   };
 
-  // A range of a file that is read into scratch memory, or directly.
-  struct Extent {
-    ByteRange range;
-    uint64_t wanted = 0;
-    std::span<std::byte> straight{};
-    std::vector<const ByteRun*> runs{};
-  };
-
   static std::string NameOf(const PiecedTensor& tensor) {
     return Quote(tensor.name);
   }
@@ -281,83 +273,15 @@ class PieceReads {
     HAULWAY_TRY(CheckFrames(file, runs));
     const ByteSource& source = *file.reader->source();
     const SourceTraits traits = source.Look({});
-    const uint64_t hole = LargestHole(traits, kHole);
-    std::vector<Extent> extents;
-    uint64_t scratch_bytes = 0;
-    const auto flush = [&]() -> Status {
-      HAULWAY_TRY(ReadExtents(source, extents, scratch_bytes));
-      extents.clear();
-      scratch_bytes = 0;
-      return Status();
-    };
-    bool may_grow = false;
-    for (const ByteRun& run : runs) {
-      const ByteRange range{run.offset, run.out.size()};
-      if (range.length >= kSmallestStraight) {
-        extents.push_back({range, range.length, run.out});
-        may_grow = false;
-        continue;
-      }
-      if (may_grow && Joins(extents.back(), range, hole, traits.is_server())) {
-        Extent& extent = extents.back();
-        const uint64_t before = extent.range.length;
-        extent.range.length = std::max(extent.range.offset + before,
-                                       range.offset + range.length) -
-                              extent.range.offset;
-        extent.wanted += range.length;
-        extent.runs.push_back(&run);
-        scratch_bytes += extent.range.length - before;
-        continue;
-      }
-      if (scratch_bytes >= kMostScratch) HAULWAY_TRY(flush());
-      extents.push_back({range, range.length, {}, {&run}});
-      scratch_bytes += range.length;
-      may_grow = true;
-    }
-    return flush();
-  }
-
-  // Returns whether one read for both is better than two. For a file, at most
-  // twice the wanted bytes are read.
-  static bool Joins(const Extent& extent, const ByteRange& next, uint64_t hole,
-                    bool is_server) {
-    ByteRange read = extent.range;
-    if (!JoinRanges(&read, next,
-                    {.largest_hole = hole, .largest_read = kMostJoined})) {
-      return false;
-    }
-    return is_server ||
-           next.offset <= extent.range.offset + extent.range.length ||
-           read.length <= 2 * (extent.wanted + next.length);
-  }
-
-  static Status ReadExtents(const ByteSource& source,
-                            const std::vector<Extent>& extents,
-                            uint64_t scratch_bytes) {
-    if (extents.empty()) return Status();
-    std::vector<std::byte> scratch(scratch_bytes);
     std::vector<ReadRequest> requests;
-    requests.reserve(extents.size());
-    uint64_t at = 0;
-    for (const Extent& extent : extents) {
-      if (!extent.straight.empty()) {
-        requests.push_back({extent.range.offset, extent.straight});
-        continue;
-      }
-      requests.push_back({extent.range.offset,
-                          std::span(scratch).subspan(at, extent.range.length)});
-      at += extent.range.length;
-    }
-    HAULWAY_TRY(source.ReadMany(requests));
-    for (size_t i = 0; i < extents.size(); ++i) {
-      for (const ByteRun* run : extents[i].runs) {
-        std::memcpy(
-            run->out.data(),
-            requests[i].out.data() + (run->offset - extents[i].range.offset),
-            run->out.size());
-      }
-    }
-    return Status();
+    requests.reserve(runs.size());
+    for (const ByteRun& run : runs) requests.push_back({run.offset, run.out});
+    return ReadJoined(source, std::move(requests),
+                      {.limits = {.largest_hole = LargestHole(traits, kHole),
+                                  .largest_read = kMostJoined},
+                       .direct_from = kSmallestStraight,
+                       .most_memory = kMostScratch,
+                       .limits_waste = !traits.is_server()});
   }
 
   // Checks the frames of storages that were not read before.
