@@ -54,7 +54,7 @@ void AppendChunk(const Runs& runs, int64_t from, int64_t to, int64_t count,
   const int64_t piece = CeilDivide(length, count);
   if (piece == 0 || index > length / piece) return;
   const int64_t begin = from + index * piece;
-  AppendPart(runs, begin, std::min(begin + piece, to), part);
+  AppendPart(runs, begin, begin + std::min(piece, to - begin), part);
 }
 
 Status TooManyRuns(const Placement& placement) {
@@ -75,9 +75,11 @@ Result<Runs> Cut(const Runs& runs, const Placement& placement, int64_t count,
                         kMostSteps / (runs.size() + 1)) {
     return TooManyRuns(placement);
   }
-  for (int64_t from = 0; from < length; from += piece) {
-    AppendChunk(runs, from, std::min(from + piece, length), count, index, &cut);
+  for (int64_t from = 0; from < length;) {
+    const int64_t to = from + std::min(piece, length - from);
+    AppendChunk(runs, from, to, count, index, &cut);
     if (cut.size() > kMostRuns) return TooManyRuns(placement);
+    from = to;
   }
   return cut;
 }
@@ -105,6 +107,7 @@ Result<Layout> LayoutOf(const ProcessMesh& mesh, uint64_t count) {
       if (size == 0 || size > count || layout.offsets.size() > count / size) {
         return NoMesh();
       }
+      if (size == 1) continue;
       axis_size *= axis.sizes[i];
       std::vector<uint64_t> next;
       next.reserve(layout.offsets.size() * size);

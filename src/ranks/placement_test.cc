@@ -74,6 +74,20 @@ TEST(Placement, EveryElementIsHeldOnce) {
   }
 }
 
+TEST(Placement, CutsTheLargestDimensionThereIs) {
+  constexpr int64_t kLast = INT64_MAX;
+  constexpr int64_t kHalf = int64_t{1} << 62;
+  const auto runs = [](int64_t factor, int64_t at) {
+    return RunsOf(Numbers{kLast}, std::vector{ShardOf(0, factor)}, {{2}, {at}})
+        .value()[0];
+  };
+  EXPECT_THAT(runs(0, 0), ElementsAre(IndexRun{0, kHalf}));
+  EXPECT_THAT(runs(0, 1), ElementsAre(IndexRun{kHalf, kHalf - 1}));
+  EXPECT_THAT(runs(2, 1),
+              ElementsAre(IndexRun{kHalf / 2, kHalf / 2},
+                          IndexRun{kHalf + kHalf / 2, kHalf / 2 - 1}));
+}
+
 TEST(Placement, RefusesWhatHasNoMeaning) {
   const auto refused = [](const std::vector<Placement>& placements) {
     return std::string(

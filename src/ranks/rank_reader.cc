@@ -70,18 +70,29 @@ bool IsSame(const Mesh& a, const Mesh& b) {
          a.shape == b.shape;
 }
 
-// Returns the numbers that a tensor of integers holds.
+// The processes in all meshes of a file.
+constexpr uint64_t kMostNumbers = uint64_t{1} << 22;
+
+// Returns the numbers that a tensor of integers holds, and takes them off
+// `*left`, how many there may be.
 Result<std::vector<int64_t>> ReadNumbers(const FormatReader& reader,
-                                         const TensorInfo& tensor) {
-  constexpr uint64_t kMost = uint64_t{1} << 24;
+                                         const TensorInfo& tensor,
+                                         uint64_t* left) {
   const uint64_t item = ItemBytes(tensor.dtype);
   const bool is_integer =
       tensor.dtype == DType::kI32 || tensor.dtype == DType::kI64;
-  if (!is_integer || tensor.kind != TensorKind::kDense ||
-      tensor.nbytes > kMost) {
+  if (!is_integer || tensor.kind != TensorKind::kDense) {
     return Status(Code::kCorrupt, "the processes of a mesh are no integers");
   }
-  std::vector<int64_t> numbers(tensor.nbytes / item);
+  const uint64_t count = tensor.nbytes / item;
+  if (count > *left) {
+    return Status(Code::kLimit,
+                  fmt::format("the meshes of the file have more than {} "
+                              "processes",
+                              kMostNumbers));
+  }
+  *left -= count;
+  std::vector<int64_t> numbers(count);
   if (item == sizeof(int64_t)) {
     HAULWAY_TRY(
         ReadTensor(reader, tensor, std::as_writable_bytes(std::span(numbers))));
@@ -148,6 +159,7 @@ class RankJoin {
   Status ReadMeshes(const RankFile& file) {
     const CheckpointIndex& index = file.reader->index();
     std::vector<Mesh>& meshes = meshes_.emplace_back();
+    uint64_t left = kMostNumbers;
     for (const ProcessMesh& mesh : index.meshes) {
       const auto rank = static_cast<int64_t>(file.rank);
       if (mesh.rank.has_value() && *mesh.rank != rank) {
@@ -158,7 +170,7 @@ class RankJoin {
             .Of(file.name);
       }
       const TensorInfo& tensor = index.tensors[mesh.ranks];
-      auto ranks = ReadNumbers(*file.reader, tensor);
+      auto ranks = ReadNumbers(*file.reader, tensor, &left);
       if (!ranks.ok()) return std::move(ranks).status().Of(file.name);
       meshes.push_back({&mesh,
                         *std::move(ranks),

@@ -14,6 +14,7 @@ from rank_files import (
     PLACES,
     Call,
     Name,
+    Storage,
     dtensor,
     mesh,
     name,
@@ -202,6 +203,25 @@ def test_evil_is_unsafe_and_not_run(place, tmp_path, run, monkeypatch):
     assert run("scan", folder, code=1 if place != "special" else None)
     assert not (tmp_path / "ran").exists()
     assert not list(tmp_path.glob("out*"))
+
+
+def test_the_meshes_of_a_file_take_bounded_memory(tmp_path):
+    # One element, shown as millions of processes, in each of many meshes.
+    def state(rank):
+        del rank
+        state = {}
+        one = Storage(numpy.zeros(1, "i4"), "IntStorage")
+        for i in range(3):
+            where = mesh(numpy.arange(1), 0)
+            where.state["_rank_map"] = plain(
+                None, shape=(1 << 21,), strides=(0,), storage=one)
+            state[f"w{i}"] = dtensor(numpy.ones(1, "f4"), (1,), [shard(0)],
+                                     where)
+        return state
+
+    refused(write_all(tmp_path / "run", 1, state),
+            "the meshes of the file have more than 4194304 processes",
+            haulway.LimitError)
 
 
 def test_scan_agrees_with_torch(tmp_path):
