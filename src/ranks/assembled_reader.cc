@@ -66,7 +66,7 @@ class TreeRows {
 
 }  // namespace
 
-Result<std::unique_ptr<const FormatReader>> AssembledReader::Make(
+Result<std::unique_ptr<const AssembledReader>> AssembledReader::Make(
     Format format, Assembly assembly, std::shared_ptr<const ByteSource> list) {
   std::unique_ptr<AssembledReader> reader(new AssembledReader());
   CheckpointIndex& index = reader->index_;
@@ -84,7 +84,7 @@ Result<std::unique_ptr<const FormatReader>> AssembledReader::Make(
       std::move(assembly.files), std::move(assembly.tensors), std::move(list));
   reader->source_ = reader->pieced_;
   HAULWAY_TRY(reader->AddRows(assembly));
-  return std::unique_ptr<const FormatReader>(std::move(reader));
+  return std::unique_ptr<const AssembledReader>(std::move(reader));
 }
 
 Status AssembledReader::AddRows(const Assembly& assembly) {

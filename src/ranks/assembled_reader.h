@@ -47,9 +47,10 @@ class AssembledReader final : public FormatReader {
   // `list`: the source that lists the files, with the name for messages. Fails
   // with kUnsupported if the object has a storage or tensor that is none of the
   // rows.
-  static Result<std::unique_ptr<const FormatReader>> Make(
+  static Result<std::unique_ptr<const AssembledReader>> Make(
       Format format, Assembly assembly, std::shared_ptr<const ByteSource> list);
 
+  const PiecedSource& pieced() const { return *pieced_; }
   const CheckpointIndex& index() const override { return index_; }
   const std::shared_ptr<const ByteSource>& source() const override {
     return source_;

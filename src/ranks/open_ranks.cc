@@ -18,14 +18,30 @@ namespace {
 
 constexpr uint64_t kReadAtOnce = 8 * kMiB;
 
-Status ReadAll(const FormatReader& reader, const VerifyOptions& options) {
-  const ByteSource& source = *reader.source();
-  const uint64_t count = (source.size() + kReadAtOnce - 1) / kReadAtOnce;
+// Reads the tensors of which there are replicas.
+Status CompareReplicas(const PiecedSource& source,
+                       const VerifyOptions& options) {
+  std::vector<uint32_t> tensors;
+  std::vector<uint64_t> ends;  // The number of reads up to each tensor's end.
+  uint64_t reads = 0;
+  for (uint32_t t = 0; t < source.tensors().size(); ++t) {
+    if (source.tensors()[t].replicas.empty()) continue;
+    reads += source.BytesOf(t) / kReadAtOnce + 1;
+    tensors.push_back(t);
+    ends.push_back(reads);
+  }
   const int threads = options.threads > 0 ? options.threads : UsableCpus();
-  return ParallelFor(count, threads, [&](uint64_t i) -> Status {
-    const uint64_t at = i * kReadAtOnce;
-    std::vector<std::byte> bytes(std::min(kReadAtOnce, source.size() - at));
-    return source.ReadAt(at, bytes);
+  return ParallelFor(reads, threads, [&](uint64_t i) -> Status {
+    if (options.cancel != nullptr && options.cancel->load()) {
+      return Status(Code::kCancelled, "cancelled");
+    }
+    const auto row =
+        static_cast<size_t>(std::ranges::upper_bound(ends, i) - ends.begin());
+    const uint64_t first = row == 0 ? 0 : ends[row - 1];
+    const uint64_t at = (i - first) * kReadAtOnce;
+    std::vector<std::byte> bytes(
+        std::min(kReadAtOnce, source.BytesOf(tensors[row]) - at));
+    return source.ReadAt(source.StartOf(tensors[row]) + at, bytes);
   });
 }
 
@@ -74,7 +90,7 @@ Result<std::vector<RankFile>> OpenFiles(const ByteSource& list,
 }
 
 Result<VerifyReport> VerifyFiles(std::shared_ptr<const ByteSource> list,
-                                 Format format, OpenFunction open,
+                                 Format format, JoinFunction join,
                                  const VerifyOptions& options) {
   VerifyReport report;
   report.file = list->name();
@@ -100,9 +116,10 @@ Result<VerifyReport> VerifyFiles(std::shared_ptr<const ByteSource> list,
     Merge(name, std::move(verified), &report);
   }
   if (!report.ok) return report;
-  const auto opened = open(list, options.open);
+  const auto opened = join(list, options.open);
   Status status = opened.status();
-  if (opened.ok()) status = ReadAll(**opened, options);
+  if (opened.ok()) status = CompareReplicas((*opened)->pieced(), options);
+  if (status.code() == Code::kCancelled) return status;
   // What cannot be put together need not be damaged.
   if (status.code() == Code::kUnsupported) return status;
   if (!status.ok()) HAULWAY_TRY(note(std::move(status)));

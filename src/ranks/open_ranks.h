@@ -11,6 +11,7 @@
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/verify.h"
+#include "ranks/assembled_reader.h"
 #include "ranks/pieced_source.h"
 
 namespace haulway::ranks {
@@ -23,13 +24,14 @@ Result<std::vector<RankFile>> OpenFiles(const ByteSource& list,
                                         const std::vector<std::string>& names,
                                         const OpenOptions& options);
 
-using OpenFunction = Result<std::unique_ptr<const FormatReader>> (*)(
+using JoinFunction = Result<std::unique_ptr<const AssembledReader>> (*)(
     std::shared_ptr<const ByteSource> list, const OpenOptions& options);
 
 // Checks the checksums of all files in the list; if they match, opens them as a
-// checkpoint and reads its tensors, so that replicas are compared.
+// checkpoint and reads the tensors of which there are replicas, which compares
+// these.
 Result<VerifyReport> VerifyFiles(std::shared_ptr<const ByteSource> list,
-                                 Format format, OpenFunction open,
+                                 Format format, JoinFunction join,
                                  const VerifyOptions& options);
 
 }  // namespace haulway::ranks

@@ -613,7 +613,9 @@ Result<RankSet> ChooseRanks(std::span<const std::string> names,
   return set;
 }
 
-Result<std::unique_ptr<const FormatReader>> OpenRanks(
+namespace {
+
+Result<std::unique_ptr<const AssembledReader>> JoinRankFiles(
     SourcePtr list, const OpenOptions& options) {
   HAULWAY_ASSIGN(const std::vector<std::string> names, ReadList(*list));
   HAULWAY_ASSIGN(const RankSet set,
@@ -629,8 +631,17 @@ Result<std::unique_ptr<const FormatReader>> OpenRanks(
                                std::move(list));
 }
 
+}  // namespace
+
+Result<std::unique_ptr<const FormatReader>> OpenRanks(
+    SourcePtr list, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto reader, JoinRankFiles(std::move(list), options));
+  return std::unique_ptr<const FormatReader>(std::move(reader));
+}
+
 Result<VerifyReport> VerifyRanks(SourcePtr list, const VerifyOptions& options) {
-  return VerifyFiles(std::move(list), Format::kTorchRanks, OpenRanks, options);
+  return VerifyFiles(std::move(list), Format::kTorchRanks, JoinRankFiles,
+                     options);
 }
 
 }  // namespace haulway::ranks

@@ -37,7 +37,7 @@ Result<std::unique_ptr<const FormatReader>> OpenRanks(
     std::shared_ptr<const ByteSource> list, const OpenOptions& options);
 
 // Checks the checksums of all files in the list, and reads the tensors of the
-// state, to compare replicas.
+// state of which there are replicas, to compare these.
 Result<VerifyReport> VerifyRanks(std::shared_ptr<const ByteSource> list,
                                  const VerifyOptions& options);
 

@@ -722,9 +722,7 @@ class ZeroJoin {
   std::map<std::string, size_t, std::less<>> row_of_name_;
 };
 
-}  // namespace
-
-Result<std::unique_ptr<const FormatReader>> OpenZero(
+Result<std::unique_ptr<const AssembledReader>> JoinZeroFiles(
     SourcePtr list, const OpenOptions& options) {
   HAULWAY_ASSIGN(const std::vector<std::string> names, ReadList(*list));
   HAULWAY_ASSIGN(const ZeroFiles files, FindZeroFiles(names));
@@ -752,8 +750,17 @@ Result<std::unique_ptr<const FormatReader>> OpenZero(
                                std::move(list));
 }
 
+}  // namespace
+
+Result<std::unique_ptr<const FormatReader>> OpenZero(
+    SourcePtr list, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto reader, JoinZeroFiles(std::move(list), options));
+  return std::unique_ptr<const FormatReader>(std::move(reader));
+}
+
 Result<VerifyReport> VerifyZero(SourcePtr list, const VerifyOptions& options) {
-  return VerifyFiles(std::move(list), Format::kDeepSpeed, OpenZero, options);
+  return VerifyFiles(std::move(list), Format::kDeepSpeed, JoinZeroFiles,
+                     options);
 }
 
 }  // namespace haulway::ranks

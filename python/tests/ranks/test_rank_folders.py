@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import haulway
-from rank_files import dtensor, mesh, shard, write_all
+from rank_files import Storage, dtensor, mesh, plain, shard, write_all
 from rank_goldens import copy, expected, folder, found
 
 KINDS = [("fsdp2_4", "model"), ("fsdp2_4", "optim"), ("tpfsdp_4", "model"),
@@ -97,6 +97,14 @@ def test_verify(run, tmp_path):
     assert not report
     assert "optim_world_size_4_rank_2.pt" in report.findings[0].message
     run("verify", broken, code=1)
+
+
+def test_verify_reads_only_what_has_replicas(tmp_path, run):
+    # One element, shown as more than could be read.
+    one = Storage(numpy.ones(1, "f4"))
+    write_all(tmp_path / "run", 1, lambda rank: {
+        "w": plain(None, shape=(1 << 45,), strides=(0,), storage=one)})
+    run("verify", tmp_path / "run", timeout=60)
 
 
 def test_extra_state_has_its_values(tmp_path):
