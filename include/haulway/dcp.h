@@ -138,6 +138,14 @@ struct MetadataFile {
 HAULWAY_EXPORT Result<std::unique_ptr<const dcp::MetadataFile>> ReadDcpMetadata(
     const ByteSource& source, const OpenOptions& options = {});
 
+// Opens the directory of a `.metadata`, `source`, that was read with the same
+// options, without parsing it again. Fails with kUnsupported for
+// `__N.metadata`, otherwise as Checkpoint::Open() does.
+HAULWAY_EXPORT Result<std::unique_ptr<const FormatReader>> OpenDcpDirectory(
+    std::shared_ptr<const ByteSource> source,
+    std::shared_ptr<const dcp::MetadataFile> read,
+    const OpenOptions& options = {});
+
 // Reads an object that extensions transformed, as it was before: an archive of
 // torch.save. Fails with kUnsupported for another extension than zstd, kCorrupt
 // or kTruncated for damaged frames, kLimit if the object becomes much larger

@@ -181,27 +181,46 @@ nb::object Meta(const std::optional<dcp::StorageMeta>& meta) {
                         modules);
 }
 
+// The content of a file `.metadata`, to open its directory.
+struct DcpMetadata {
+  std::shared_ptr<const dcp::MetadataFile> file;
+};
+
 nb::tuple MetadataOf(std::shared_ptr<ByteSource> source, nb::dict opening) {
   const OpenOptions options = OpenOptionsOf(std::move(opening));
   const auto read = [&] { return ReadDcpMetadata(*source, options); };
-  const auto file = ReadFrom(*source, read);
-  const dcp::Metadata& metadata = file->metadata;
+  const DcpMetadata parsed{ReadFrom(*source, read)};
+  const dcp::Metadata& metadata = parsed.file->metadata;
   const GcPause pause;
   nb::object version = nb::none();
   if (!metadata.version.empty()) version = Text(metadata.version);
   return nb::make_tuple(
       Entries(metadata),
       PlainValues(options.limits.max_depth).Of(metadata.planner_data),
-      Meta(metadata.storage_meta), version);
+      Meta(metadata.storage_meta), version, parsed);
+}
+
+std::shared_ptr<Checkpoint> DirectoryOf(std::shared_ptr<ByteSource> source,
+                                        const DcpMetadata& parsed,
+                                        nb::dict opening) {
+  const OpenOptions options = OpenOptionsOf(std::move(opening));
+  return std::make_shared<Checkpoint>(ReadFrom(*source, [&] {
+    return OpenDcpDirectory(std::move(source), parsed.file, options);
+  }));
 }
 
 }  // namespace
 
 void BindDcp(nb::module_& module) {
+  nb::class_<DcpMetadata>(module, "DcpMetadata");
+  module.def("open_dcp", &DirectoryOf, nb::arg("source"), nb::arg("metadata"),
+             nb::arg("opening") = nb::dict(),
+             "A checkpoint: the directory of a file .metadata that was read.");
   module.def(
       "dcp_metadata", &MetadataOf, nb::arg("source"),
       nb::arg("opening") = nb::dict(),
-      "(entries, planner_data, storage_meta, version) of a file .metadata. An "
+      "(entries, planner_data, storage_meta, version, all of it) of a file "
+      ".metadata. An "
       "entry is (name, place), or (name, dtype, shape, requires_grad, memory "
       "format, pin_memory, strides, chunks) with (offsets, sizes, place) of "
       "each chunk; "

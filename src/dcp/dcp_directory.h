@@ -26,11 +26,13 @@ namespace haulway::dcp {
 // row. The storages of tensors within objects follow.
 class DirectoryReader final : public FormatReader {
  public:
+  // `read`: what is in `source`, if it was read before.
   static Result<std::unique_ptr<const DirectoryReader>> Open(
-      std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+      std::shared_ptr<const ByteSource> source, const OpenOptions& options,
+      std::shared_ptr<const MetadataFile> read = nullptr) {
     std::unique_ptr<DirectoryReader> reader(
         new DirectoryReader(std::move(source), options));
-    HAULWAY_TRY(reader->Init());
+    HAULWAY_TRY(reader->Init(std::move(read)));
     return std::unique_ptr<const DirectoryReader>(std::move(reader));
   }
 
@@ -89,7 +91,7 @@ class DirectoryReader final : public FormatReader {
                   const OpenOptions& options)
       : beside_(std::move(source)), options_(options) {}
 
-  Status Init();
+  Status Init(std::shared_ptr<const MetadataFile> read);
   Status InitShards(std::vector<ShardFile> files,
                     std::unique_ptr<const MetadataFile> read);
   void AddMetadata(const ShardFile& file);
@@ -112,7 +114,7 @@ class DirectoryReader final : public FormatReader {
   std::vector<ShardFile> shards_;  // Only for safetensors shards.
   TreeArena arena_;
   // Owners of the memory that the facts refer to.
-  std::vector<std::unique_ptr<const MetadataFile>> files_read_;
+  std::vector<std::shared_ptr<const MetadataFile>> files_read_;
   Metadata metadata_;
   std::vector<bool> is_layer_;  // By tensor, if layers were split.
   std::optional<DataFiles> files_;

@@ -209,10 +209,15 @@ Status DirectoryReader::OpenExtra() {
   return Status();
 }
 
-Status DirectoryReader::Init() {
+Status DirectoryReader::Init(std::shared_ptr<const MetadataFile> read) {
   index_.format = Format::kTorchDcp;
-  HAULWAY_TRY(ReadMetadata());
-  HAULWAY_TRY(CheckLayout(metadata_));
+  if (read != nullptr) {
+    metadata_ = read->metadata;
+    files_read_.push_back(std::move(read));
+  } else {
+    HAULWAY_TRY(ReadMetadata());
+    HAULWAY_TRY(CheckLayout(metadata_));
+  }
   if (options_.split_layers) {
     HAULWAY_ASSIGN(is_layer_, SplitLayers(&metadata_, &arena_));
   }
@@ -500,6 +505,25 @@ Result<std::unique_ptr<const dcp::MetadataFile>> ReadDcpMetadata(
   });
   if (!read.ok()) return std::move(read).status().Of(source.name());
   return read;
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenDcpDirectory(
+    std::shared_ptr<const ByteSource> source,
+    std::shared_ptr<const dcp::MetadataFile> read, const OpenOptions& options) {
+  using Opened = Result<std::unique_ptr<const FormatReader>>;
+  const std::string name(source->name());
+  if (dcp::RankOf(name).has_value()) {
+    return Status(Code::kUnsupported, "the file is of one of several ranks")
+        .Of(name);
+  }
+  auto opened = OrNoMemory([&]() -> Opened {
+    HAULWAY_ASSIGN(auto reader,
+                   dcp::DirectoryReader::Open(std::move(source), options,
+                                              std::move(read)));
+    return std::unique_ptr<const FormatReader>(std::move(reader));
+  });
+  if (!opened.ok()) return std::move(opened).status().Of(name);
+  return opened;
 }
 
 Result<std::vector<StoredChunk>> ListChunks(const FormatReader& reader) {

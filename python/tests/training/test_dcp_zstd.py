@@ -25,6 +25,7 @@ from dcp_zstd import (
     state,
     unpacked,
 )
+from haulway import _haulway
 from haulway.torch.dcp import LoadPlanner, Reader, Writer
 from http_server import FaultServer
 from torch_versions import needs_no_dist
@@ -332,6 +333,30 @@ def test_a_server_is_asked_for_few_ranges(whole):
         into = {"model": {"rows": torch.zeros(900, 1000).bfloat16()}}
         dcp.load(into, storage_reader=Reader(server.url("/dcp")), no_dist=True)
         assert into["model"]["rows"].equal(STATE["model"]["rows"])
+
+
+def test_the_metadata_is_parsed_once(whole, monkeypatch):
+    parsed = []
+
+    def counting(name):
+        call = getattr(_haulway, name)
+
+        def counted(source, *arguments, **options):
+            if source.name.endswith(".metadata"):
+                parsed.append(name)
+            return call(source, *arguments, **options)
+
+        monkeypatch.setattr(_haulway, name, counted)
+
+    counting("dcp_metadata")
+    counting("open_checkpoint")
+    reader = Reader(whole)
+    for _ in range(2):
+        into = emptied()
+        dcp.load(into, storage_reader=reader, planner=LoadPlanner(),
+                 no_dist=True)
+        assert is_same(into["model"]) and into["step"] == 7
+    assert parsed == ["dcp_metadata"] * 2
 
 
 def test_zstandard_is_not_needed_to_read(whole):

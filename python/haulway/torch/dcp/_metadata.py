@@ -43,7 +43,8 @@ def no_gc():
 
 
 def read_metadata(source, opening):
-    """Reads a source, a .metadata file, as torch's Metadata.
+    """Reads a source, a .metadata file, as torch's Metadata. Returns also what
+    _haulway.open_dcp() takes.
 
     opening: options as _haulway.open_checkpoint() takes them.
 
@@ -51,7 +52,7 @@ def read_metadata(source, opening):
     does not use, CorruptError for inconsistent parts, and UnsupportedError for
     chunks that were written through an extension other than zstd.
     """
-    facts, planner_data, storage_meta, version = _haulway.dcp_metadata(
+    facts, planner_data, storage_meta, version, parsed = _haulway.dcp_metadata(
         source, opening
     )
     with no_gc():
@@ -62,7 +63,7 @@ def read_metadata(source, opening):
     )
     if hasattr(dcp.Metadata, "version"):  # Torch 2.6 has no versions.
         metadata.version = version
-    return metadata
+    return metadata, parsed
 
 
 def _entries_and_places(facts):

@@ -104,6 +104,7 @@ class Reader(StorageReader):
         self._load_id = str(uuid.uuid4())
         self._metadata = None
         self._metadata_name = ".metadata"
+        self._parsed = None  # What is in that file.
         # The directory, opened if it has to be, and its rows by name.
         self._directory = None
         self._failed = None  # The error of read_metadata().
@@ -117,7 +118,7 @@ class Reader(StorageReader):
             return _Unread(self._failed)
         name = ".metadata" if rank is None else f"__{rank}.metadata"
         try:
-            metadata = read_metadata(
+            metadata, parsed = read_metadata(
                 self._open(name), self._reading.understanding()
             )
         except Error as error:
@@ -128,6 +129,8 @@ class Reader(StorageReader):
             raise
         self._failed = None
         self._metadata_name = name
+        # Of several ranks, one file is not the directory.
+        self._parsed = parsed if rank is None else None
         self._directory = None
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
@@ -155,6 +158,8 @@ class Reader(StorageReader):
             self._has_transforms = any(
                 transforms_of(place) for place in metadata.storage_data.values()
             )
+        if not self._has_transforms:
+            self._parsed = None  # The directory is not opened.
 
     def prepare_local_plan(self, plan):
         """Returns `plan` as it is."""
@@ -310,9 +315,16 @@ class Reader(StorageReader):
 
     def _read_transformed(self, items, planner):
         if self._directory is None:
-            core = _haulway.open_checkpoint(
-                self._open(self._metadata_name), self._reading.opening()
-            )
+            source, opening = (self._open(self._metadata_name),
+                               self._reading.opening())
+            # What changes the weights is not part of the directory.
+            is_changed = any(opening.get(name)
+                             for name in ("dequantize", "lora", "rules"))
+            if self._parsed is None or is_changed:
+                core = _haulway.open_checkpoint(source, opening)
+            else:
+                core = _haulway.open_dcp(source, self._parsed, opening)
+                self._parsed = None
             self._directory = core, dict(zip(core.names(), core.rows()))
         core, rows = self._directory
         self._fill(
