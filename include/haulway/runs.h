@@ -193,8 +193,9 @@ class HAULWAY_EXPORT NewStep {
   };
 
   // Makes the folder to fill: beside the steps of a local run, which is made
-  // too, under a hidden name; for an s3:// name below TMPDIR. Fails with
-  // kUnsupported for other URLs, and as the system does.
+  // too, under a hidden name; for an s3:// name below TMPDIR, from where
+  // Publish() sends the files. Fails with kUnsupported for other URLs, and as
+  // the system does.
   static Result<std::unique_ptr<NewStep>> Begin(std::string_view uri,
                                                 uint64_t step,
                                                 const Options& options);
@@ -203,9 +204,10 @@ class HAULWAY_EXPORT NewStep {
   // The folder, without a slash at the end.
   virtual const std::string& folder() const = 0;
 
-  // Opens a file of the folder for writing. Its digest is computed meanwhile,
-  // and Publish() neither reads nor syncs it again: the sink does what `file`
-  // says. Fails as OpenFileSink() does.
+  // Opens a file of the step for writing: in the folder or, for an s3:// name,
+  // in the store at once. Its digest is computed meanwhile, and Publish()
+  // neither reads nor syncs it again: the sink does what `file` says. Fails as
+  // OpenFileSink() and OpenSink() do.
   virtual Result<std::unique_ptr<ByteSink>> OpenFile(
       const std::string& name, const FileSinkOptions& file) = 0;
 

@@ -88,8 +88,11 @@ struct StepFile {
   nanobind::object step;  // Its NewStep.
   std::string name;
 
-  Result<std::unique_ptr<ByteSink>> Open(const FileSinkOptions& file) const {
-    return nanobind::cast<NewStep&>(step).OpenFile(name, file);
+  // Returns a function that opens it, with or without the GIL.
+  auto Opening(const FileSinkOptions& file) const {
+    return [&own = nanobind::cast<NewStep&>(step), &name = name, &file] {
+      return own.OpenFile(name, file);
+    };
   }
 };
 
@@ -120,8 +123,10 @@ inline Signals SignalsOf(nanobind::handle target) {
 inline Signals SignalsOf(nanobind::handle target, uint64_t bytes,
                          Durability durability) {
   const auto name = TargetName(target);
+  // A step of a run may be in a store.
   if (name.has_value() && name->find("://") == name->npos &&
-      durability == Durability::kNone) {
+      durability == Durability::kNone &&
+      !nanobind::isinstance<StepFile>(target)) {
     return SignalsFor(bytes);
   }
   return SignalsOf(target);
@@ -154,7 +159,7 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
     return Minding([&] { return url.Open(file); });
   }
   if (nanobind::isinstance<StepFile>(target)) {
-    return Unwrap(nanobind::cast<const StepFile&>(target).Open(file));
+    return Minding(nanobind::cast<const StepFile&>(target).Opening(file));
   }
   return MakeFunctionSink(
       [target = std::move(target)](

@@ -3,10 +3,8 @@
 // digest takes no time beside a disk. A local step gets its name when all of it
 // is on the disk. In a store, where nothing is renamed, the files of each save
 // have a folder of their own, and the manifest, which names that, comes last.
-//
-// Not taken: writing to the store at once. The digest would have to be known
-// before the last file, and formats of several files, or those that the caller
-// writes, need a folder anyway.
+// Files that are written through OpenFile() go to the store at once; only those
+// that others put into the folder are first on the disk.
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
@@ -74,6 +72,13 @@ struct Content {
   std::vector<std::string> folders;
 };
 
+Status HoldsNothing(const std::string& folder) {
+  return Status(Code::kInvalidArgument,
+                "the folder of the step holds no file: expected the files of "
+                "a checkpoint")
+      .Of(folder);
+}
+
 Result<Content> ContentOf(const std::string& folder) {
   HAULWAY_ASSIGN(const RunFolder listed, RunFolder::List(folder, {}));
   Content content;
@@ -93,12 +98,6 @@ Result<Content> ContentOf(const std::string& folder) {
     } else if (file.name != kRunManifestName) {
       content.files.push_back({.name = file.name, .bytes = file.bytes});
     }
-  }
-  if (content.files.empty()) {
-    return Status(Code::kInvalidArgument,
-                  "the folder of the step holds no file: expected the files of "
-                  "a checkpoint")
-        .Of(folder);
   }
   return content;
 }
@@ -123,16 +122,21 @@ Status DigestAll(const std::string& folder, int threads, bool is_synced,
 // The files that were digested while they were written.
 class Digests {
  public:
-  Result<std::unique_ptr<ByteSink>> OpenFile(const std::string& folder,
-                                             const std::string& name,
-                                             const FileSinkOptions& file) {
-    HAULWAY_ASSIGN(auto sink,
-                   OpenFileSink(fmt::format("{}/{}", folder, name), file));
+  // Digests what is written to `sink`, the file `name`.
+  std::unique_ptr<ByteSink> Note(const std::string& name,
+                                 std::unique_ptr<ByteSink> sink) {
     return MakeDigestedSink(
         std::move(sink), [this, name](uint64_t bytes, const Sha256Value& sum) {
           const std::lock_guard lock(mutex_);
           files_[name] = {.name = name, .bytes = bytes, .sha256 = sum};
         });
+  }
+
+  std::vector<ManifestFile> All() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<ManifestFile> files;
+    for (const auto& [name, file] : files_) files.push_back(file);
+    return files;
   }
 
   // Moves the files that are as they were written from `files` to `known`.
@@ -150,7 +154,7 @@ class Digests {
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::string, ManifestFile> files_ HAULWAY_GUARDED_BY(mutex_);
 };
 
@@ -190,6 +194,7 @@ Status PutFile(const std::string& path, const std::string& name,
 Status Seal(const std::string& folder, const NewStep::Options& options,
             Digests* digests, RunManifest* manifest) {
   HAULWAY_ASSIGN(Content content, ContentOf(folder));
+  if (content.files.empty()) return HoldsNothing(folder);
   const bool is_durable = options.durability == Durability::kFull;
   HAULWAY_TRY(Digest(folder, ThreadsOfStep(options), is_durable, digests,
                      &content.files));
@@ -229,11 +234,6 @@ class CollectedStep : public NewStep {
 
   const std::string& folder() const override { return folder_; }
 
-  Result<std::unique_ptr<ByteSink>> OpenFile(
-      const std::string& name, const FileSinkOptions& file) override {
-    return digests_.OpenFile(folder_, name, file);
-  }
-
  protected:
   const uint64_t step_;
   const Options options_;
@@ -248,6 +248,13 @@ class LocalStep : public CollectedStep {
   LocalStep(std::string root, uint64_t step, Options options)
       : CollectedStep(step, std::move(options)), root_(std::move(root)) {}
   ~LocalStep() override { LocalStep::Discard(); }
+
+  Result<std::unique_ptr<ByteSink>> OpenFile(
+      const std::string& name, const FileSinkOptions& file) override {
+    HAULWAY_ASSIGN(auto sink,
+                   OpenFileSink(fmt::format("{}/{}", folder_, name), file));
+    return digests_.Note(name, std::move(sink));
+  }
 
   void Discard() override {
     if (!is_owner_ || ::getpid() != process_) return;
@@ -300,13 +307,26 @@ class RemoteStep : public CollectedStep {
  public:
   RemoteStep(std::string root, uint64_t step, Options options)
       : CollectedStep(step, std::move(options)),
-        place_(fmt::format("{}step-{}/", root, step)) {}
+        place_(fmt::format("{}step-{}/", root, step)),
+        save_(fmt::format("{}{}", kSavePrefix, NewId())) {}
   ~RemoteStep() override { RemoteStep::Discard(); }
+
+  Result<std::unique_ptr<ByteSink>> OpenFile(const std::string& name,
+                                             const FileSinkOptions&) override {
+    SinkOptions options;
+    options.remote = options_.remote;
+    const std::string object = fmt::format("{}{}/{}", place_, save_, name);
+    HAULWAY_ASSIGN(auto sink, OpenSink(object, options));
+    const std::lock_guard lock(mutex_);
+    uploaded_.push_back(object);
+    return digests_.Note(name, std::move(sink));
+  }
 
   void Discard() override {
     if (!is_owner_ || ::getpid() != process_) return;
     is_owner_ = false;
     (void)RemoveTree(folder_);
+    const std::lock_guard lock(mutex_);
     (void)RemoveFiles(uploaded_, options_.remote);
   }
 
@@ -325,26 +345,41 @@ class RemoteStep : public CollectedStep {
     return OrNoMemory([&]() -> Result<RunEntry> {
       if (!is_owner_) return AlreadyPublished();
       HAULWAY_ASSIGN(Content content, ContentOf(folder_));
-      HAULWAY_TRY(Digest(folder_, ThreadsOfStep(options_), false, &digests_,
-                         &content.files));
+      HAULWAY_TRY(
+          DigestAll(folder_, ThreadsOfStep(options_), false, &content.files));
       RunManifest manifest{.step = step_,
                            .format = std::string(format),
                            .created = Now(),
-                           .save = fmt::format("{}{}", kSavePrefix, NewId()),
+                           .save = save_,
                            .files = std::move(content.files)};
       manifest.metadata = metadata;
-      const std::string save = place_ + manifest.save + '/';
+      const std::string save = fmt::format("{}{}/", place_, save_);
       for (const ManifestFile& file : manifest.files) {
-        uploaded_.push_back(save + file.name);
+        {
+          const std::lock_guard lock(mutex_);
+          uploaded_.push_back(save + file.name);
+        }
         HAULWAY_TRY(PutFile(fmt::format("{}/{}", folder_, file.name),
-                            uploaded_.back(), options_));
+                            save + file.name, options_));
       }
+      for (ManifestFile& file : digests_.All()) {
+        // One in the folder was sent after it.
+        if (std::ranges::find(manifest.files, file.name, &ManifestFile::name) ==
+            manifest.files.end()) {
+          manifest.files.push_back(std::move(file));
+        }
+      }
+      if (manifest.files.empty()) return HoldsNothing(folder_);
+      std::ranges::sort(manifest.files, {}, &ManifestFile::name);
       const std::vector<std::string> old = FilesBefore();
       SinkOptions sink;
       sink.remote = options_.remote;
       HAULWAY_TRY(WriteWhole(place_ + std::string(kRunManifestName),
                              RunManifestToJson(manifest), sink));
-      uploaded_.clear();
+      {
+        const std::lock_guard lock(mutex_);
+        uploaded_.clear();
+      }
       Discard();
       // The step is there; a leftover goes with the next prune.
       (void)RemoveFiles(old, options_.remote);
@@ -375,7 +410,10 @@ class RemoteStep : public CollectedStep {
   }
 
   const std::string place_;
-  std::vector<std::string> uploaded_;
+  const std::string save_;  // The folder of this save.
+  std::mutex mutex_;
+  // What goes if the step is not published.
+  std::vector<std::string> uploaded_ HAULWAY_GUARDED_BY(mutex_);
 };
 
 template <class Step>

@@ -1,10 +1,13 @@
 """Runs in an object store: the manifest comes last and goes first."""
 
 import concurrent.futures
+import hashlib
 import http.client
 import http.server
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -12,6 +15,9 @@ import pytest
 import torch
 
 import haulway
+from haulway import _haulway
+from haulway._writing import save as saving
+from haulway._writing.call import Writing
 from killed_run import KilledRun
 from remote_servers import body_of
 from run_folders import LAYOUTS, state
@@ -56,6 +62,49 @@ def test_a_loop(format, store, tmp_path, run):
     haulway.prune(RUN, 1)
     assert {key.split("/")[1] for key in keys(store)} == {"step-10"}
     run("latest", "s3://bkt/none", code=3)
+
+
+@pytest.mark.parametrize("format", ["pt", "safetensors"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_one_file_is_sent_while_it_is_written(format, is_async, store, tmp_path):
+    # There is no room below TMPDIR: 12 MiB take three parts of an upload.
+    tensor = torch.arange(3 << 20, dtype=torch.float32)
+    code = f"""
+import resource, torch, haulway
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+with haulway.Checkpoints({RUN!r}, format={format!r}) as run:
+    saved = (run.save_async if {is_async} else run.save)(
+        {{"w": torch.arange(3 << 20, dtype=torch.float32)}}, 5,
+        metadata={{"a": 1}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    found = haulway.latest(RUN)
+    assert found.step == 5 and found.metadata == {"a": 1}
+    assert torch.equal(haulway.load(found.path)["w"], tensor)
+    (manifest,) = (key for key in keys(store) if key.endswith("haulway.json"))
+    files = json.loads(body_of(store, manifest))["files"]
+    for name, facts in files.items():
+        path = found.path.removeprefix("s3://bkt/")
+        body = body_of(store, path + name)
+        assert facts == {"bytes": len(body),
+                         "sha256": hashlib.sha256(body).hexdigest()}
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_is_sent_goes_if_the_save_fails(store):
+    with haulway.Checkpoints(RUN) as loop:
+        loop.save(state(1), 1)
+        before = keys(store)
+        step = _haulway.run_begin(RUN, 2, False, 0, {})
+        saving.prepare(state(2), f"{step.folder}/model.pt", "torch",
+                       Writing("save", {}), copy=False,
+                       target=step.file("model.pt"))()
+        assert len(keys(store)) == len(before) + 1  # No manifest yet.
+        assert loop.latest().step == 1
+        step.discard()
+    assert keys(store) == before
 
 
 def test_a_first_save_that_did_not_end_is_no_checkpoint(store, run):
