@@ -94,6 +94,17 @@ Result<RunFolder> RunFolder::List(std::string_view uri,
   return run;
 }
 
+RunFolder RunFolder::Of(std::string root, std::vector<RunFile> files,
+                        OpenFile open) {
+  RunFolder run;
+  run.is_local_ = false;
+  run.root_ = std::move(root);
+  run.open_ = std::move(open);
+  run.files_ = std::move(files);
+  std::ranges::sort(run.files_, {}, &RunFile::name);
+  return run;
+}
+
 std::span<const RunFile> RunFolder::Below(std::string_view folder) const {
   return WithPrefix(files_, fmt::format("{}/", folder));
 }
@@ -132,6 +143,7 @@ std::string RunFolder::PathOf(std::string_view name) const {
 
 Result<std::shared_ptr<const ByteSource>> RunFolder::Open(
     std::string_view name) const {
+  if (open_ != nullptr) return open_(name);
   SourceOptions options;
   options.io = IoMode::kPread;
   options.remote = remote_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,6 +37,13 @@ class RunFolder {
   static Result<RunFolder> List(std::string_view uri,
                                 const RemoteOptions& remote);
 
+  // Makes the listing of a store that `open` reads, which gets the names below
+  // the root. Requires: `root` ends in '/', and `open` outlives the result.
+  using OpenFile = std::function<Result<std::shared_ptr<const ByteSource>>(
+      std::string_view)>;
+  static RunFolder Of(std::string root, std::vector<RunFile> files,
+                      OpenFile open);
+
   // Ends in '/'.
   const std::string& root() const { return root_; }
   bool is_local() const { return is_local_; }
@@ -65,6 +73,7 @@ class RunFolder {
   std::string root_;
   bool is_local_ = true;
   RemoteOptions remote_;
+  OpenFile open_;  // Empty: as the name of the root says.
   std::vector<RunFile> files_;
 };
 

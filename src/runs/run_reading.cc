@@ -126,8 +126,13 @@ Result<Found> FindIn(const ReadRun& run, const RunOptions& options) {
 }  // namespace
 
 Result<ReadRun> ReadRunOf(std::string_view uri, const RunOptions& options) {
+  HAULWAY_ASSIGN(RunFolder folder, RunFolder::List(uri, options.remote));
+  return ReadRunIn(std::move(folder), options);
+}
+
+Result<ReadRun> ReadRunIn(RunFolder folder, const RunOptions& options) {
   ReadRun run;
-  HAULWAY_ASSIGN(run.folder, RunFolder::List(uri, options.remote));
+  run.folder = std::move(folder);
   HAULWAY_ASSIGN(run.layout, LayoutOf(run.folder, options.layout));
   if (run.layout == nullptr) return run;
   HAULWAY_ASSIGN(run.entries, run.layout->entries(run.folder));

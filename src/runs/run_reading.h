@@ -28,6 +28,8 @@ struct ReadRun {
 
 // Lists a run. Fails as ListRun() does.
 Result<ReadRun> ReadRunOf(std::string_view uri, const RunOptions& options);
+// The same of a run that is listed.
+Result<ReadRun> ReadRunIn(RunFolder folder, const RunOptions& options);
 
 // Checks entry `row`: the entry, with the reason why it is not good. Fails if
 // that cannot be said.
