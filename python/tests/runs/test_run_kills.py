@@ -25,12 +25,14 @@ def test_a_killed_loop_leaves_whole_checkpoints(tmp_path):
     assert counts["kills"] == 12 and counts["steps"] > 0
 
 
-def test_a_kill_at_any_call(tmp_path, preloaded):
+@pytest.mark.parametrize("faults", [{}, {"POWER_CUT": "1"}],
+                         ids=["kill", "power cut"])
+def test_a_kill_at_any_call(faults, tmp_path, preloaded):
     """At each call that changes files: of a new step, of one that is there, and
-    of a prune."""
+    of a prune. After a loss of power, what was not synced is lost."""
     done = subprocess.run(
         [sys.executable, TESTS / "run_killed.py", tmp_path],
-        env={**os.environ, "LD_PRELOAD": preloaded("kill_at")},
+        env={**os.environ, "LD_PRELOAD": preloaded("kill_at"), **faults},
         capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for way, results in json.loads(done.stdout).items():
