@@ -5,7 +5,7 @@ import json
 import torch
 
 import haulway
-from rank_goldens import expected, folder, found
+from rank_goldens import copy, expected, folder, found
 
 
 def test_a_directory_with_its_plans(run):
@@ -16,6 +16,14 @@ def test_a_directory_with_its_plans(run):
     assert haulway.verify(folder("mc_2"))
     state = haulway.load(folder("mc_2"))
     assert "decoder.layers.self_attention._extra_state/shard_0_3" in state
+
+
+def test_the_newest_megatron_writes_no_common_file(tmp_path):
+    """It saves what was in the file as an object of the directory."""
+    work = copy("mc_2", tmp_path / "work")
+    (work / "common.pt").unlink()
+    assert found(work) == found(folder("mc_2"))
+    assert haulway.verify(work)
 
 
 def test_layers_are_split(run, tmp_path):

@@ -63,6 +63,46 @@ def test_the_stages_have_the_same_optimizer():
     assert two.keys() == three.keys()
 
 
+@pytest.mark.parametrize("world", [1, 3, 50])
+@pytest.mark.parametrize("counts", [int, list])
+def test_stage_1_in_32_bits(world, counts, tmp_path):
+    """The same weights as those of stage 2, cut for other numbers of
+    processes."""
+    weights = haulway.load(folder("ds2_2"))
+    model = torch.load(
+        folder("ds2_2") / "global_step2/mp_rank_00_model_states.pt",
+        weights_only=True)
+    model["module"] = {
+        name: one.float() if one.is_floating_point() else one
+        for name, one in model["module"].items()}
+    tag = tmp_path / "run" / "global_step2"
+    tag.mkdir(parents=True)
+    (tmp_path / "run" / "latest").write_text("global_step2")
+    torch.save(model, tag / "mp_rank_00_model_states.pt")
+    groups = [torch.cat([weights[name].reshape(-1) for name in shapes])
+              for shapes in model["param_shapes"]]
+    for rank in range(world):
+        parts = []
+        for vector in groups:
+            part = -(-len(vector) // (2 * world)) * 2
+            parts.append(vector[part * rank:][:part].clone())
+        torch.save({"optimizer_state_dict": {
+            "zero_stage": 1,
+            "partition_count": world if counts is int else [world] * len(groups),
+            "single_partition_of_fp32_groups": parts,
+            "base_optimizer_state": {"state": {
+                g: {"exp_avg": 2 * part} for g, part in enumerate(parts)}},
+        }}, tag / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    assert found(tmp_path / "run") == expected("ds2_2")
+    moments = haulway.load(tmp_path / "run", part="optim")
+    for shapes in model["param_shapes"]:
+        for name in shapes:
+            assert torch.equal(moments[f"state.{name}.exp_avg"],
+                               2 * weights[name])
+    info = haulway.open(tmp_path / "run").container
+    assert info["zero_stage"] == 1 and info["world_size"] == world
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_missing_and_surplus_files(kind, tmp_path):
     work = copy(kind, tmp_path / "work")
