@@ -10,8 +10,14 @@ The first is the usual merge of rank files, the second writes such files.
 
 from __future__ import annotations
 
+import http.server
+import json
+import os
 import subprocess
 import sys
+import threading
+import time
+import urllib.parse
 from pathlib import Path
 
 import torch
@@ -128,6 +134,82 @@ def one_row(folder):
                 row <= read < row + 1024)
 
 
+class RunStore(http.server.ThreadingHTTPServer):
+    """A store with a run of 1,000 checkpoints, of which only the newest could
+    be read. `seen` has the requests: True for a page of the listing, or the
+    name of a file."""
+
+    COUNT = 1000
+    PAGE = 1000  # Keys in an answer, as S3's.
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _StoreAnswers)
+        self.seen = []
+        sha256 = "0" * 64
+        self.manifest = json.dumps({
+            "version": 1, "step": self.COUNT, "format": "pt", "save": "save-0",
+            "files": {"model.pt": {"bytes": 1 << 30, "sha256": sha256}},
+        }).encode()
+        self.keys = sorted(
+            (f"run/step-{step}/{name}", size) for step in range(1, 1 + self.COUNT)
+            for name, size in (("haulway.json", len(self.manifest)),
+                               ("save-0/model.pt", 1 << 30)))
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _StoreAnswers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        store, url = self.server, urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        if "list-type" not in query:
+            store.seen.append(url.path)
+            return self._send(store.manifest)
+        store.seen.append(True)
+        begin = int(query.get("continuation-token", 0))
+        end = begin + store.PAGE
+        more = "true" if end < len(store.keys) else "false"
+        contents = "".join(
+            f"<Contents><Key>{key}</Key><Size>{size}</Size></Contents>"
+            for key, size in store.keys[begin:end])
+        return self._send((
+            f"<ListBucketResult><IsTruncated>{more}</IsTruncated>"
+            f"<NextContinuationToken>{end}</NextContinuationToken>"
+            f"{contents}</ListBucketResult>").encode())
+
+    def _send(self, body):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"1"')
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def newest_of_many():
+    """Returns what is asked of a store for the newest of 1,000 checkpoints."""
+    with RunStore() as store:
+        os.environ.update(
+            AWS_ENDPOINT_URL=f"http://127.0.0.1:{store.server_port}",
+            AWS_ACCESS_KEY_ID="AKID", AWS_SECRET_ACCESS_KEY="s3cret",
+            AWS_REGION="us-east-1")
+        began = time.perf_counter()
+        found = haulway.latest("s3://bkt/run", verified="sizes")
+        seconds = time.perf_counter() - began
+        pages = store.seen.count(True)
+        others = {one for one in store.seen if one is not True}
+        store.shutdown()
+    return Fact(
+        "latest of 1,000 checkpoints in a store",
+        f"{pages} pages of the listing, {len(others)} file, {seconds:.2f} s",
+        "one listing and the newest manifest",
+        found.step == store.COUNT and pages == 2
+        and others == {"/bkt/run/step-1000/haulway.json"})
+
+
 def saving_steps(folder, gib):
     """Compares durable saves of steps of a run with those of files."""
     state = {f"w{i}": torch.randn(int(gib * (1 << 22))) for i in range(64)}
@@ -154,6 +236,7 @@ def cases(directory, gib):
 
 def facts(directory):
     yield one_row(directory / "many_ranks")
+    yield newest_of_many()
 
 
 if __name__ == "__main__":
