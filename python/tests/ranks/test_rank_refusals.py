@@ -1,5 +1,6 @@
 """What folders of rank files are refused for, and how it is said."""
 
+import pickle
 import shutil
 import subprocess
 import sys
@@ -235,6 +236,23 @@ def test_scan_agrees_with_torch(tmp_path):
     for kind in ("fsdp2_4", "tpfsdp_4", "place_4", "fsdp1_2"):
         for path in sorted(folder(kind).glob("[mop]*_rank_0.pt")):
             assert haulway.scan(path).safe == takes(path), path
+
+
+@pytest.mark.parametrize("kind", ["fsdp2_4", "tpfsdp_4"])
+def test_a_numpy_array_of_extra_state_is_data(kind):
+    """scan proves what torch takes only after its names are allowed."""
+    path = folder(kind) / name(0, 4, "extra_state")
+    assert haulway.scan(path).safe
+    with pytest.raises(pickle.UnpicklingError, match="_reconstruct"):
+        torch.load(path, weights_only=True)
+    core = getattr(numpy, "_core", None) or numpy.core
+    names = [core.multiarray._reconstruct, numpy.ndarray, numpy.dtype,
+             type(numpy.dtype("uint32"))]
+    with torch.serialization.safe_globals(names):
+        allowed = torch.load(path, weights_only=True)
+    ours = haulway.load(path)
+    assert (ours["rng"]["numpy"][1] == allowed["rng"]["numpy"][1]).all()
+    assert ours["rng"].keys() == allowed["rng"].keys()
 
 
 @pytest.mark.parametrize("row", [row for row in haulway.formats() if row.suffixes],

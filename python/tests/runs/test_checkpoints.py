@@ -1,5 +1,6 @@
 """haulway.Checkpoints: saving, loading, and what is kept."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -60,6 +61,23 @@ def test_the_manifest_lists_sizes_and_digests(tmp_path):
             "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}},
         "metadata": {"loss": "nan", "none": None}}
     assert torch.load(tmp_path / "step-7/model.pt")["step"] == 7
+
+
+@pytest.mark.parametrize("format", ["pt", "safetensors"])
+def test_a_large_step_has_its_digest(format, tmp_path):
+    """It is written around the page cache, by several threads."""
+    state = {f"w{i}": torch.arange(n, dtype=torch.int64) * 7 + i
+             for i, n in enumerate((5_000_001, 3, 131_072, 1_000_003))}
+    with haulway.Checkpoints(tmp_path, keep=0, format=format) as run:
+        entry = run.save(state, 1)
+        assert run.latest().step == 1 and run.latest().skipped == []
+    [path] = [one for one in pathlib.Path(entry.path).iterdir()
+              if one.suffix != ".json"]
+    facts = json.loads((path.parent / "haulway.json").read_text())["files"]
+    assert facts[path.name]["sha256"] == hashlib.sha256(
+        path.read_bytes()).hexdigest()
+    loaded = haulway.load(path)
+    assert all(torch.equal(loaded[name], one) for name, one in state.items())
 
 
 def test_a_step_is_saved_again(tmp_path):
