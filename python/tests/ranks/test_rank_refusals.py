@@ -226,6 +226,9 @@ def test_the_meshes_of_a_file_take_bounded_memory(tmp_path):
 
 
 def test_scan_agrees_with_torch(tmp_path):
+    layouts = pytest.importorskip("torch.distributed._mesh_layout")
+    if not hasattr(layouts, "_FlatLayout"):
+        pytest.skip("this torch lacks classes that the files of 2.13 name")
     read = ("import sys, torch, torch.distributed.tensor\n"
             "torch.load(sys.argv[1], weights_only=True)")
 
