@@ -105,7 +105,11 @@ class Ranks:
         writer = Writer(folder, durability=durability,
                         thread_count=saving.get("threads") or 1)
         if self._is_one:
-            dcp.save(state, storage_writer=writer, no_dist=True)
+            # Without a process group that is the default; torch 2.6 has no word
+            # for it.
+            is_joined = self._dist.is_available() and self._dist.is_initialized()
+            apart = {"no_dist": True} if is_joined else {}
+            dcp.save(state, storage_writer=writer, **apart)
         else:
             dcp.save(state, storage_writer=writer, process_group=self._group)
 

@@ -13,6 +13,7 @@ import torch.distributed.checkpoint as dcp
 
 import haulway
 from run_folders import flip, put, state
+from torch_versions import needs_no_dist
 
 
 @pytest.mark.parametrize("format", ["pt", "safetensors", "torch-dcp"])
@@ -227,6 +228,7 @@ def test_two_threads_of_two_objects(tmp_path):
     assert found.step == 16 and haulway.load(found.path)["step"] == 16
 
 
+@needs_no_dist
 def test_dcp_is_read_by_torch(tmp_path):
     with haulway.Checkpoints(tmp_path, format="torch-dcp") as run:
         found = run.save({"w": torch.arange(10.0), "n": 3}, 1)
