@@ -65,8 +65,8 @@ Runner AddSign(CLI::App& app) {
   AddList(app, "--certificate-chain", options->sign.certificate_chain,
           "PEM file with certificates of the signer's issuers; repeatable")
       ->type_name("PEM");
-  app.add_option("-o,--out", options->out, "The signature to write")
-      ->capture_default_str()
+  app.add_option("-o,--out", options->out,
+                 "The signature to write; default: model.sig")
       ->type_name("FILE");
   app.add_option_function<std::string>(
          "--hash",
