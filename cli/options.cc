@@ -129,6 +129,9 @@ void AddDequantize(CLI::App& app, Options& options) {
                  "Rename, stack, split and compute tensors as the rules in "
                  "this JSON file say, or those of stack-experts, split-experts "
                  "or gguf-to-hf; see docs/quantized.md")
+      ->check([](const std::string& text) {
+        return text.empty() ? "expected a file or a preset" : "";
+      })
       ->type_name("FILE");
   options.open.open_input = [&options](std::string_view uri) {
     return OpenOptionFile(uri, uri == options.open.rules.name);

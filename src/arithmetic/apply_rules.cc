@@ -28,6 +28,10 @@ namespace haulway::arithmetic {
 
 namespace {
 
+// Limits on names: without them, rules that double a name take all memory.
+constexpr size_t kLongestName = 64 * 1024;
+constexpr size_t kLongestReplacement = 1024;
+
 using FunctionResults = std::vector<RuleTensor>;
 
 // A tensor of the list.
@@ -128,10 +132,24 @@ class RuleApplier {
   }
 
   Status Rename(const Renaming& renaming) {
+    if (renaming.replacement.size() > kLongestReplacement) {
+      return Status(
+          Code::kLimit,
+          fmt::format("the replacement has {} bytes: expected {} at "
+                      "most",
+                      renaming.replacement.size(), kLongestReplacement));
+    }
     bool has_matched = false;
     for (Named& one : list_) {
       if (!renaming.pattern.Finds(one.name)) continue;
       one.name = renaming.pattern.ReplaceAll(one.name, renaming.replacement);
+      if (one.name.size() > kLongestName) {
+        return Status(Code::kLimit,
+                      fmt::format("a new name has {} bytes: expected {} at "
+                                  "most",
+                                  one.name.size(), kLongestName))
+            .In(Quote(one.name));
+      }
       one.is_ruled = true;
       has_matched = true;
     }

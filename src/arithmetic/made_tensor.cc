@@ -218,6 +218,11 @@ class TransposedSource final : public Made {
     return Status();
   }
 
+  // The tensor that was transposed, and its dimensions in their new order.
+  const MadeTensor& from() const { return from_; }
+  const std::vector<size_t>& dims() const { return dims_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
+
  private:
   // `before`: the indices of the dimensions before that of panels, as a number.
   Result<Buffer> LoadPanel(uint64_t before, uint64_t first) const {
@@ -402,6 +407,16 @@ Result<MadeTensor> Cut(const MadeTensor& from, size_t dim, int64_t begin,
 Result<MadeTensor> Transpose(const MadeTensor& from,
                              std::span<const size_t> dims,
                              std::shared_ptr<KeptPanels> kept) {
+  // Two that follow one another are one: each panel of the second would read
+  // all panels of the first.
+  const auto* const first =
+      dynamic_cast<const TransposedSource*>(from.bytes.get());
+  if (first != nullptr && first->shape() == from.shape) {
+    std::vector<size_t> both;
+    for (const size_t dim : dims) both.push_back(first->dims()[dim]);
+    if (std::ranges::is_sorted(both)) return first->from();
+    return Transpose(first->from(), both, std::move(kept));
+  }
   MadeTensor made = from;
   for (size_t i = 0; i < dims.size(); ++i) {
     made.shape[i] = from.size(dims[i]);

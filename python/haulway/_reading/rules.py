@@ -64,6 +64,11 @@ def _array(dtype, shape, data):
 def _row(torch, result):
     dtypes = imported("haulway._making.dtypes")
     if torch is not None and isinstance(result, torch.Tensor):
+        if result.is_quantized:
+            raise UnsupportedError(
+                "it returned a quantized tensor, whose scale a result cannot have",
+                "kUnsupported",
+            )
         dense = result.detach().cpu().resolve_conj().resolve_neg().contiguous()
         return (dtypes.name_of_torch(dense.dtype), tuple(dense.shape),
                 dense.reshape(-1).view(torch.uint8).numpy())

@@ -342,3 +342,20 @@ class TestFunctions:
             haulway.load(model, rules=[{
                 "source": ["a", "c"], "target": ["s", "t"], "apply": function}])
         assert "rule 1" in str(raised.value)
+
+
+@pytest.mark.parametrize("steps, expected", [
+    (([0, 1], [0, 1]), LARGE), (([0, 1],) * 3, LARGE.T)])
+def test_transposed_again_it_is_read_once(tmp_path, steps, expected):
+    folder = write(tmp_path / "model", {"a": LARGE})
+    rules = [rule(["a"], ["a"], *({"transpose": {"dims": one}} for one in steps))]
+
+    def read_so_far():
+        with open("/proc/self/io") as file:
+            return int(file.readline().split()[1])
+
+    haulway.load(folder, io="pread")
+    before = read_so_far()
+    found = haulway.load(folder, rules=rules, io="pread")
+    assert read_so_far() - before < 4 * LARGE.nbytes
+    equal(found, {"a": expected})

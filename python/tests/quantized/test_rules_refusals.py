@@ -256,3 +256,27 @@ def test_damage_below_a_rule(tmp_path):
     rules = [one("a", "c", {"add": {"value": 1}})]
     with pytest.raises(haulway.MismatchError):
         haulway.load(tmp_path / "m.pt", rules=rules, verify=True)
+
+
+@pytest.mark.parametrize("renaming, count", [
+    (["^(.*)$", r"\1\1"], 28), (["weight", "x" * 1025], 1)])
+def test_long_names_are_refused_before_they_take_memory(tmp_path, renaming, count):
+    save_file({"model.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(haulway.LimitError, match=r"bytes: expected \d+ at most"):
+        haulway.load(tmp_path / "model.safetensors",
+                     rules=[{"rename": renaming}] * count)
+
+
+def test_no_rules_are_no_file(run, tmp_path):
+    save_file({"w": torch.zeros(2)}, tmp_path / "model.safetensors")
+    done = run("ls", "model.safetensors", "--rules", "", code=4)
+    assert "expected a file or a preset" in done.stderr
+
+
+def test_a_function_returns_no_quantized_tensor(tmp_path):
+    save_file({"w": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(haulway.Error, match="quantized tensor"):
+        haulway.load(tmp_path / "model.safetensors", rules=[{
+            "source": ["w"], "target": ["w"],
+            "apply": lambda one: [torch.quantize_per_tensor(
+                one[0], 0.1, 0, torch.qint8)]}])
