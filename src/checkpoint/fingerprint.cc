@@ -23,8 +23,9 @@ std::string VersionAt(const ByteSource& source, uint64_t offset,
       !S_ISREG(facts.st_mode)) {
     return "";
   }
-  return fmt::format("{} {}.{:09}", facts.st_ino, facts.st_mtim.tv_sec,
-                     facts.st_mtim.tv_nsec);
+  // A program may set the time of the last writing, but not this one.
+  return fmt::format("{} {}.{:09}", facts.st_ino, facts.st_ctim.tv_sec,
+                     facts.st_ctim.tv_nsec);
 }
 
 std::string VersionOnServer(const ByteSource& source) {

@@ -159,11 +159,13 @@ class Conversion {
   Status CheckResumable() const {
     std::string_view why;
     if (!folder_.has_value() || !LocalPath(path_).has_value()) {
-      why = "one that does not write into a local folder";
+      why = "a conversion that does not write into a local folder";
     } else if (to_ == Format::kTorchDcp) {
-      why = "one to 'torch-dcp', whose files have other names each time,";
+      why =
+          "a conversion to 'torch-dcp', whose files have other names each "
+          "time,";
     } else if (!options_.save.key.empty()) {
-      why = "one that encrypts, with other random numbers each time,";
+      why = "a conversion that encrypts, with other random numbers each time,";
     } else {
       return Status();
     }

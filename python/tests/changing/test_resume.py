@@ -175,7 +175,11 @@ def test_another_source_is_refused(source, tmp_path):
     with pytest.raises(InvalidArgumentError, match="another checkpoint"):
         convert(tmp_path / "other", tmp_path / "out")
     shard = next(source.glob("model-00003*"))
-    shard.write_bytes(shard.read_bytes())  # A new time of change.
+    written = shard.stat()
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    os.utime(shard, ns=(written.st_atime_ns, written.st_mtime_ns))
     with pytest.raises(InvalidArgumentError, match="another checkpoint"):
         convert(source, tmp_path / "out")
 
