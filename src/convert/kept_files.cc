@@ -49,9 +49,17 @@ Status Failed(std::string_view what, const std::string& path) {
 }
 
 // Opens the journal in a hidden folder of this user, which nobody else uses,
-// and locks it.
+// and locks it. A link is no such folder: it may lead to files of others.
 Result<UniqueFd> OpenJournal(const std::string& hidden, int flags) {
   struct stat facts;
+  const std::string name = hidden.substr(0, hidden.size() - 1);
+  if (::lstat(name.c_str(), &facts) != 0) return Failed("cannot look at", name);
+  if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid()) {
+    return Status(Code::kPermissionDenied,
+                  "it is no folder of this user: remove it, or convert into "
+                  "another folder")
+        .Of(name);
+  }
   const std::string path = hidden + std::string(kJournalName);
   for (;;) {
     UniqueFd fd(::open(path.c_str(), flags | O_RDWR | O_NOFOLLOW | O_CLOEXEC,
@@ -89,20 +97,6 @@ void RemoveFolder(const std::string& hidden) {
   ::rmdir(hidden.c_str());
 }
 
-std::optional<Sha256Value> ParseDigest(std::string_view text) {
-  Sha256Value value{};
-  if (text.size() != 2 * value.size()) return std::nullopt;
-  for (size_t i = 0; i < value.size(); ++i) {
-    uint8_t byte = 0;
-    const char* const first = text.data() + 2 * i;
-    if (std::from_chars(first, first + 2, byte, 16).ptr != first + 2) {
-      return std::nullopt;
-    }
-    value[i] = static_cast<std::byte>(byte);
-  }
-  return value;
-}
-
 // Takes the text before the next space away from `line`.
 std::string_view TakeWord(std::string_view* line) {
   const size_t space = std::min(line->find(' '), line->size());
@@ -118,15 +112,6 @@ Result<std::unique_ptr<KeptFiles>> KeptFiles::Open(const std::string& folder,
   std::string hidden = HiddenFolder(folder);
   if (::mkdir(hidden.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
     return Failed("cannot create the folder", hidden);
-  }
-  struct stat facts;
-  const std::string name = hidden.substr(0, hidden.size() - 1);
-  if (::lstat(name.c_str(), &facts) != 0) return Failed("cannot look at", name);
-  if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid()) {
-    return Status(Code::kPermissionDenied,
-                  "it is no folder of this user: remove it, or convert into "
-                  "another folder")
-        .Of(name);
   }
   HAULWAY_ASSIGN(UniqueFd journal, OpenJournal(hidden, O_CREAT));
   if (durability == Durability::kFull) {
@@ -158,17 +143,15 @@ Status KeptFiles::ReadJournal() {
   for (size_t end; (end = text.find('\n', at)) != text.npos; at = end + 1) {
     std::string_view line(text.data() + at, end - at);
     Entry entry;
-    const auto digest = ParseDigest(TakeWord(&line));
-    const auto plan = ParseDigest(TakeWord(&line));
+    entry.digest = TakeWord(&line);
+    entry.plan = TakeWord(&line);
     const std::string_view bytes = TakeWord(&line);
     const auto parsed =
         std::from_chars(bytes.data(), bytes.data() + bytes.size(), entry.bytes);
-    if (!digest.has_value() || !plan.has_value() || bytes.empty() ||
-        parsed.ptr != bytes.data() + bytes.size() || line.empty()) {
+    if (bytes.empty() || parsed.ptr != bytes.data() + bytes.size() ||
+        line.empty()) {
       break;
     }
-    entry.digest = *digest;
-    entry.plan = *plan;
     entry.name = line;
     entry.end = end + 1;
     entries_.push_back(std::move(entry));
@@ -190,7 +173,7 @@ Result<bool> KeptFiles::HasNext(const std::string& name,
                                 const std::atomic<bool>* cancel) {
   if (next_ == entries_.size()) return false;
   const Entry& entry = entries_[next_];
-  if (entry.name != name || entry.plan != plan) {
+  if (entry.name != name || entry.plan != Hex(plan)) {
     return Status(Code::kInvalidArgument,
                   "an interrupted conversion into the folder read another "
                   "checkpoint or had other options: give those again, or leave "
@@ -225,13 +208,13 @@ Result<bool> KeptFiles::IsWhole(const Entry& entry,
     HAULWAY_TRY(ReadFully(fd.get(), at, piece));
     digest.Update(piece);
   }
-  return digest.Finish() == entry.digest;
+  return Hex(digest.Finish()) == entry.digest;
 }
 
 Result<std::unique_ptr<ByteSink>> KeptFiles::Begin(const std::string& name,
                                                    const Sha256Value& plan) {
   begun_ = {};
-  begun_.plan = plan;
+  begun_.plan = Hex(plan);
   begun_.name = name;
   FileSinkOptions options;
   options.durability = durability_;
@@ -239,15 +222,14 @@ Result<std::unique_ptr<ByteSink>> KeptFiles::Begin(const std::string& name,
   return MakeDigestedSink(std::move(sink),
                           [this](uint64_t bytes, const Sha256Value& sha256) {
                             begun_.bytes = bytes;
-                            begun_.digest = sha256;
+                            begun_.digest = Hex(sha256);
                           });
 }
 
 Status KeptFiles::Keep() {
   const uint64_t at = entries_.empty() ? 0 : entries_.back().end;
-  const std::string line =
-      fmt::format("{} {} {} {}\n", Hex(begun_.digest), Hex(begun_.plan),
-                  begun_.bytes, begun_.name);
+  const std::string line = fmt::format("{} {} {} {}\n", begun_.digest,
+                                       begun_.plan, begun_.bytes, begun_.name);
   const auto bytes = std::as_bytes(std::span(line));
   HAULWAY_TRY(WriteFully(journal_.get(), at, std::span(&bytes, 1)));
   if (durability_ == Durability::kFull && ::fdatasync(journal_.get()) != 0) {

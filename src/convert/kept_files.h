@@ -55,8 +55,8 @@ class KeptFiles {
 
  private:
   struct Entry {
-    Sha256Value digest{};
-    Sha256Value plan{};
+    std::string digest;  // Both are hexadecimal.
+    std::string plan;
     uint64_t bytes = 0;
     std::string name;
     uint64_t end = 0;  // Offset behind its line.

@@ -28,6 +28,7 @@
 #include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
+#include "io/model_names.h"
 #include "io/temporary_file.h"
 
 namespace haulway::convert {
@@ -303,7 +304,7 @@ Status ModelFiles::WriteOne(const Layout& layout, File file) {
 Status ModelFiles::WriteKept(const Layout& layout, File new_file) {
   File& file = files_.emplace_back(std::move(new_file));
   HAULWAY_TRY(CheckName(file.path));
-  const std::string name = file.path.substr(file.path.rfind('/') + 1);
+  const std::string name(LastPart(file.path));
   HAULWAY_ASSIGN(const Sha256Value plan,
                  PlanOf(*options_.resumed_with, layout));
   HAULWAY_ASSIGN(const bool is_kept,

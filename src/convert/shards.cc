@@ -6,13 +6,11 @@
 #include <map>
 #include <utility>
 
+#include "io/model_names.h"
+
 namespace haulway::convert {
 
 namespace {
-
-std::string_view FileName(std::string_view path) {
-  return path.substr(path.find_last_of('/') + 1);
-}
 
 // Returns the code point at `*at` of UTF-8 text, and moves `*at` past it.
 uint32_t NextCharacter(std::string_view text, size_t* at) {
@@ -111,7 +109,7 @@ Split SplitIntoShards(std::span<const ShardItem> items, uint64_t most_bytes) {
 
 std::string ShardPath(std::string_view path, size_t number, size_t count) {
   if (count == 1) return std::string(path);
-  const std::string_view name = FileName(path);
+  const std::string_view name = LastPart(path);
   size_t dot = name.find_last_of('.');
   if (dot == name.npos || dot == 0) dot = name.size();
   dot += path.size() - name.size();
@@ -136,7 +134,7 @@ std::string IndexText(std::string_view path, std::span<const ShardItem> items,
       text += is_first ? "\n" : ",\n";
       is_first = false;
       text += fmt::format("    {}: {}", Quoted(items[i].name),
-                          Quoted(FileName(file)));
+                          Quoted(LastPart(file)));
     }
   }
   return text + (is_first ? "}\n}" : "\n  }\n}");

@@ -240,6 +240,19 @@ def test_any_write_into_the_folder_removes_it(source, tmp_path):
     assert not (tmp_path / "out" / HIDDEN).exists()
 
 
+def test_a_link_leads_nowhere(source, tmp_path):
+    """Files of others, below a link of that name, are neither used nor removed."""
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "journal").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / HIDDEN).symlink_to(others)
+    with pytest.raises(haulway.PermissionDeniedError, match="no folder of this user"):
+        convert(source, tmp_path / "out")
+    convert(source, tmp_path / "out", resume=False)
+    assert (others / "journal").read_text() == "mine"
+
+
 def test_computed_weights(tmp_path):
     case = next(one for one in CASES if one.name == "fp8 edges")
     source = case.write(tmp_path / "model")
