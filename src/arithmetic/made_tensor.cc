@@ -53,29 +53,10 @@ Result<uint64_t> BytesFrom(const MadeTensor& tensor, size_t first) {
   return bytes;
 }
 
-// Reads runs of a source, in ascending order.
+// Reads runs of a source, and clears the list.
 Status ReadRuns(const ByteSource& from, std::vector<ReadRequest>* runs) {
-  std::vector<ReadRequest> alone;
-  std::vector<std::byte> memory;
-  for (size_t i = 0, next = 0; i < runs->size(); i = next) {
-    ByteRange read = {(*runs)[i].offset, (*runs)[i].out.size()};
-    for (next = i + 1; next < runs->size(); ++next) {
-      const ReadRequest& run = (*runs)[next];
-      if (!JoinRanges(&read, {run.offset, run.out.size()}, kShortRuns)) break;
-    }
-    if (next == i + 1) {
-      alone.push_back((*runs)[i]);
-      continue;
-    }
-    memory.resize(read.length);
-    HAULWAY_TRY(from.ReadAt(read.offset, memory));
-    for (const ReadRequest& run : std::span(*runs).subspan(i, next - i)) {
-      std::memcpy(run.out.data(), memory.data() + (run.offset - read.offset),
-                  run.out.size());
-    }
-  }
-  runs->clear();
-  return alone.empty() ? Status() : from.ReadMany(alone);
+  return ReadJoined(from, std::exchange(*runs, {}),
+                    {.limits = kShortRuns, .most_memory = kMiB});
 }
 
 // The size and name of a source that is made of others.
@@ -201,7 +182,8 @@ class TransposedSource final : public Made {
 
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     while (!out.empty()) {
-      const uint64_t index = offset / inner_;  // Of the dimension, and before.
+      // Counts the indices of the dimension of panels and of those before it.
+      const uint64_t index = offset / inner_;
       const uint64_t before = index / of_dim_;
       const uint64_t first = index % of_dim_ / in_panel_ * in_panel_;
       const uint64_t begin = (before * of_dim_ + first) * inner_;
