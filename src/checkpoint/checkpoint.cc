@@ -111,8 +111,9 @@ Result<OpenedAdapter> ReadAdapter(const LoraAdapter& from,
   return OpenedAdapter{std::move(made), std::move(opened)};
 }
 
-// What opening computes, as far as options say it.
+// What opening computes, as far as options say it; empty: nothing.
 std::string ComputedBy(const OpenOptions& options) {
+  if (!HasArithmetic(options)) return "";
   std::string text = fmt::format("dequantize {} {}\n", options.dequantize,
                                  options.dequantized_dtype.has_value()
                                      ? Name(*options.dequantized_dtype)

@@ -129,7 +129,7 @@ class Reader(StorageReader):
             raise
         self._failed = None
         self._metadata_name = name
-        # Of several ranks, one file is not the directory.
+        # One file of several ranks is not the directory.
         self._parsed = parsed if rank is None else None
         self._directory = None
         if metadata.storage_meta is None:
