@@ -314,7 +314,8 @@ def test_parts_together_are_those_that_were_sent(
     put(joined)
     # A part is missing, changed, or in another place.
     for change in (lambda parts: parts[:-1],
-                   lambda parts: [parts[0][:-1] + b"?", *parts[1:]],
+                   lambda parts: [parts[0][:-1] + bytes([parts[0][-1] ^ 1]),
+                                  *parts[1:]],
                    lambda parts: parts[::-1]):
         def lie(parts, change=change):
             return joined(change(parts))
