@@ -1,6 +1,7 @@
 import gzip
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,17 @@ def pytest_configure():
     # start would inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    # A failure that depends on drawn values comes again when the test is run
+    # again.
+    random.seed(0)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 def pytest_terminal_summary(terminalreporter):
