@@ -33,11 +33,13 @@ Status ReadBytes(const FormatReader& reader, const TensorInfo& info,
 }
 
 Result<Buffer> LoadBytes(const FormatReader& reader, const TensorInfo& info,
-                         uint64_t begin, uint64_t length) {
+                         uint64_t begin, uint64_t length,
+                         const KeptMemory* memory) {
   if (length == 0) return Buffer();
   auto view = ViewBytes(reader, info, begin, length);
   if (view.has_value()) return *std::move(view);
-  HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(length));
+  HAULWAY_ASSIGN(Buffer bytes, memory != nullptr ? memory->Take(length)
+                                                 : AllocateBuffer(length));
   HAULWAY_TRY(ReadBytes(reader, info, begin, bytes.mutable_bytes()));
   return bytes;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "base/kept_memory.h"
 #include "haulway/buffer.h"
 #include "haulway/format.h"
 #include "haulway/index.h"
@@ -25,9 +26,11 @@ std::optional<Buffer> ViewBytes(const FormatReader& reader,
                                 uint64_t length);
 Status ReadBytes(const FormatReader& reader, const TensorInfo& info,
                  uint64_t begin, std::span<std::byte> out);
-// Returns bytes of a tensor: a view if there is one, else in new memory.
+// Returns bytes of a tensor: a view if there is one, else in memory of
+// `memory`, or in new memory if that is null.
 Result<Buffer> LoadBytes(const FormatReader& reader, const TensorInfo& info,
-                         uint64_t begin, uint64_t length);
+                         uint64_t begin, uint64_t length,
+                         const KeptMemory* memory = nullptr);
 // Returns all of them.
 inline Result<Buffer> LoadBytes(const FormatReader& reader,
                                 const TensorInfo& info) {

@@ -383,7 +383,7 @@ Result<WeightReader::Panel> WeightReader::LoadPanel(const Weight& weight,
     return panel;
   }
   const uint64_t stored_rows = matrix_bytes / weight.row_bytes;
-  HAULWAY_ASSIGN(panel.bytes, AllocateBuffer(stored_rows * width));
+  HAULWAY_ASSIGN(panel.bytes, memory_.Take(stored_rows * width));
   std::vector<ReadRequest> requests(stored_rows);
   for (uint64_t i = 0; i < stored_rows; ++i) {
     requests[i] = {start + i * weight.row_bytes + left,

@@ -14,6 +14,7 @@
 #include "arithmetic/stored_bytes.h"
 #include "arithmetic/weight.h"
 #include "arithmetic/weight_output.h"
+#include "base/kept_memory.h"
 #include "haulway/buffer.h"
 #include "haulway/format.h"
 #include "haulway/status.h"
@@ -57,7 +58,7 @@ class WeightReader {
   Result<Companions> LoadCompanions(const Weight& weight) const;
   Result<Buffer> Load(const TensorInfo& info, uint64_t begin,
                       uint64_t length) const {
-    return LoadBytes(reader_, info, begin, length);
+    return LoadBytes(reader_, info, begin, length, &memory_);
   }
   // Returns the panel with a row of a matrix, and sets `end` to the first row
   // behind it.
@@ -74,6 +75,7 @@ class WeightReader {
 
   const FormatReader& reader_;
   const std::vector<Weight> weights_;
+  const KeptMemory memory_{4};
   mutable KeptValues<Companions> companions_{3};
   mutable KeptValues<Panel> panels_{3};
   const MergeReader merges_;

@@ -403,9 +403,9 @@ class BlockSource : public ByteSource {
       }
     }
     const uint64_t count = length / ItemBytes(to_);
-    HAULWAY_ASSIGN(block.bytes, AllocateBuffer(count * ItemBytes(loaded_)));
+    HAULWAY_ASSIGN(block.bytes,
+                   options_.memory.Take(count * ItemBytes(loaded_)));
     request.out = block.bytes.mutable_bytes();
-    request.zeroed = true;
     LoadOptions load;
     load.threads = options_.threads;
     load.verify = options_.verify && is_whole_;
@@ -415,7 +415,7 @@ class BlockSource : public ByteSource {
     ResolveSigns(signs_, loaded_, block.bytes.mutable_bytes());
     if (loaded_ == to_) return block;
     const Buffer loaded = std::move(block.bytes);
-    HAULWAY_ASSIGN(block.bytes, AllocateBuffer(length));
+    HAULWAY_ASSIGN(block.bytes, options_.memory.Take(length));
     CastElements(loaded.data(), loaded_, block.bytes.mutable_bytes().data(),
                  to_, count);
     return block;

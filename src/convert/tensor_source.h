@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "base/kept_memory.h"
 #include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
 #include "haulway/index.h"
@@ -26,6 +27,7 @@ struct SourceOptions {
   uint64_t block_bytes = uint64_t{16} << 20;
   bool verify = true;  // Check the digests of storages that are read whole.
   const std::atomic<bool>* cancel = nullptr;
+  KeptMemory memory{2};  // Holds the blocks.
 };
 
 // Returns `asked`, or the number of usable processors if that is 0.
