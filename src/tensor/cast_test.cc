@@ -170,6 +170,24 @@ TEST(Cast, VectorsAgreeWithSingleNumbers) {
   for (size_t i = 0; i < floats.size(); ++i) {
     ASSERT_EQ(floats[i], HalfToFloat(static_cast<uint16_t>(i))) << i;
   }
+  // Each NaN has the bits that PyTorch gives it, for float32 and other sources.
+  const auto bfloats = Cast<uint16_t>(bits, DType::kF32, DType::kBF16);
+  for (size_t i = 0; i < bits.size(); ++i) {
+    ASSERT_EQ(bfloats[i], FloatToBfloat(bits[i], 0xFFFF)) << bits[i];
+  }
+  const auto of_halves =
+      Cast<uint16_t>(AllCodes<uint16_t>(), DType::kF16, DType::kBF16);
+  for (size_t i = 0; i < of_halves.size(); ++i) {
+    ASSERT_EQ(of_halves[i], FloatToBfloat(floats[i], 0x7FC0)) << i;
+  }
+  const auto e4m3 =
+      Cast<uint32_t>(AllCodes<uint8_t>(), DType::kF8E4M3, DType::kF32);
+  const auto e5m2 =
+      Cast<uint32_t>(AllCodes<uint8_t>(), DType::kF8E5M2, DType::kF32);
+  for (size_t i = 0; i < 256; ++i) {
+    ASSERT_EQ(e4m3[i], F8ToFloat<kE4M3>(static_cast<uint8_t>(i))) << i;
+    ASSERT_EQ(e5m2[i], F8ToFloat<kE5M2>(static_cast<uint8_t>(i))) << i;
+  }
 }
 
 TEST(Cast, EveryPairAndCountIsAsTheFirstElements) {
