@@ -4,10 +4,12 @@ A GGUF file has one tensor of random blocks, whose result as F32 has a quarter o
 the given size (--gib). gguf-py maps the file and dequantizes; Haulway loads it
 with dequantize. A folder has FP8 weights of 4096 x 4096 with a scale for each
 block of 128 x 128, whose result as BF16 has that size; torch loads it with
-safetensors and multiplies. A model of transformers in BF16 has that size too, and
+safetensors and multiplies. The same folder is converted to BF16; what reads it and writes files of
+the result's size, without arithmetic, is the limit. A model of transformers in BF16 has that size too, and
 an adapter of rank 64 for all linear layers of its blocks; peft loads both, merges
 and saves, Haulway converts with lora. Files are in the page cache. Each contender
-has one thread, then two; gguf-py has only one.
+has one thread, then two; gguf-py has only one. Every load takes memory that is
+new to the process; how long that takes without a load is the limit of each.
 
     scripts/bench arithmetic [--rounds N] [--only CASE] [--gib N] [--json FILE]
                              [--record]
@@ -16,7 +18,10 @@ has one thread, then two; gguf-py has only one.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import threading
 from pathlib import Path
 
 import gguf
@@ -28,14 +33,16 @@ import transformers
 
 import haulway
 from haulway import _haulway
-from side_by_side import main
+from side_by_side import MIB, in_two_threads, main
 
 COLUMNS = 4096
 # What loading should be faster by than gguf-py, by type.
 TYPES = {"Q4_0": 10, "Q4_K": 10, "Q6_K": 10, "IQ4_XS": 10, "Q8_0": 8, "Q2_K": 8,
          "MXFP4": 8, "IQ2_XS": None, "IQ3_S": None}
 FP8 = 4
+FP8_WRITTEN = 0.8
 LORA = 3
+PIECE = 4 * MIB
 
 
 def write_gguf(path, kind, gib):
@@ -101,6 +108,32 @@ def with_torch(folder, threads):
     return made
 
 
+def read_and_write(folder, threads):
+    """Reads the file of FP8 weights, and writes each piece twice."""
+    source = folder / "model.safetensors"
+    offsets = range(0, source.stat().st_size, PIECE)
+    into = os.open(folder / "written", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    file = os.open(source, os.O_RDONLY)
+    local = threading.local()
+
+    def copy(offset):
+        piece = local.__dict__.setdefault("piece", bytearray(PIECE))
+        read = memoryview(piece)[:os.preadv(file, [piece], offset)]
+        os.pwritev(into, [read, read], 2 * offset)
+
+    if threads == 1:
+        for offset in offsets:
+            copy(offset)
+    else:
+        in_two_threads(copy, offsets)
+    os.close(file)
+    os.close(into)
+
+
+def new_memory(gib):
+    return numpy.full(int(gib * (1 << 30)) // 4, 1, "f4")
+
+
 def with_gguf(path):
     (tensor,) = gguf.GGUFReader(path).tensors
     with numpy.errstate(all="ignore"):
@@ -121,7 +154,8 @@ def cases(directory: Path, options):
         for threads in (1, 2):
             yield (f"{name}, {gib:g} GiB of F32, threads: {threads}",
                    [("haulway", ours(path, "numpy", threads)),
-                    ("gguf-py", lambda path=path: with_gguf(path))],
+                    ("gguf-py", lambda path=path: with_gguf(path)),
+                    ("limit: new memory", lambda: new_memory(gib))],
                    {} if target is None else {"gguf-py": target})
         path.unlink()
     folder = directory / "fp8"
@@ -130,8 +164,19 @@ def cases(directory: Path, options):
         yield (f"FP8 blocks, {gib:g} GiB of BF16, threads: {threads}",
                [("haulway", ours(folder, "torch", threads)),
                 ("safetensors and torch",
-                 lambda threads=threads: with_torch(folder, threads))],
+                 lambda threads=threads: with_torch(folder, threads)),
+                ("limit: new memory", lambda: new_memory(gib))],
                {"safetensors and torch": FP8})
+    for threads in (1, 2):
+        yield (f"FP8 blocks to a folder of {gib:g} GiB of BF16, "
+               f"threads: {threads}",
+               [("haulway", lambda threads=threads: haulway.convert(
+                   folder, f"{folder}/haulway/", "safetensors", dequantize=True,
+                   durability="none", threads=threads)),
+                ("limit: read and write",
+                 lambda threads=threads: read_and_write(folder, threads))],
+               {"limit: read and write": FP8_WRITTEN})
+    shutil.rmtree(folder)
     folder = directory / "lora"
     write_model(folder, gib)
     for threads in (1, 2):
