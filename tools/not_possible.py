@@ -38,6 +38,7 @@ def has_all_rights():
 REASONS = {
     "io_uring": has_io_uring,
     "root alone": lambda: os.geteuid() == 0,
+    "no FUSE mounts": lambda: has_all_rights() and os.path.exists("/dev/fuse"),
     "threads cannot be stopped|no filters can be set|process_vm_readv":
         has_all_rights,
     "direct|O_DIRECT|lease|overlay|no pages are brought in|x86-64": None,

@@ -234,6 +234,11 @@ HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenFileSource(
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenMmapSource(
     std::string path);
 
+// Returns whether a path lies on a file system whose bytes come over a network
+// or from a program (FUSE), where each page of a mapping that is touched may be
+// a request. False for what cannot be found out.
+HAULWAY_EXPORT bool IsOnRemoteFileSystem(const std::string& path);
+
 // Makes the library's own reads of mapped files fail with kTruncated, instead
 // of raising SIGBUS, if the file was truncated. Replaces the process's handler
 // of SIGBUS and calls the old handler for every other fault. A program should

@@ -301,6 +301,10 @@ void BindCheckpoint(nb::module_& module) {
              nb::arg("remote") = nb::dict(), nb::arg("write_through") = false,
              nb::arg("variant") = "", nb::arg("base") = "",
              nb::arg("signed") = nb::none(), nb::arg("way") = "");
+  module.def("is_on_remote", [](const nb::str& path) {
+    const std::string bytes = PathBytes(path);
+    return WithoutGil([&] { return IsOnRemoteFileSystem(bytes); });
+  });
   module.def("list_sources", [](std::vector<std::shared_ptr<ByteSource>> list) {
     return std::const_pointer_cast<ByteSource>(
         Unwrap(ListSources({list.begin(), list.end()})));

@@ -14,6 +14,7 @@
 
 #include "base/posix.h"
 #include "base/text.h"
+#include "haulway/source.h"
 
 namespace haulway {
 
@@ -61,18 +62,27 @@ bool LeadsToNameless(const std::string& link, const std::string& text) {
          named.st_ino != file.st_ino;
 }
 
-}  // namespace
-
-FileSystem FileSystemOf(int fd) {
-  struct statfs facts;
-  while (::fstatfs(fd, &facts) != 0) {
-    if (errno != EINTR) return {};
-  }
+FileSystem Known(const struct statfs& facts) {
   const auto magic = static_cast<uint32_t>(facts.f_type);
   for (const KnownSystem& known : kKnown) {
     if (known.magic == magic) return {known.name, known.remote, known.leases};
   }
   return {fmt::format("{:#x}", magic), false, false};
+}
+
+}  // namespace
+
+FileSystem FileSystemOf(int fd) {
+  struct statfs facts;
+  if (RetryInterrupted([&] { return ::fstatfs(fd, &facts); }) != 0) return {};
+  return Known(facts);
+}
+
+bool IsOnRemoteFileSystem(const std::string& path) {
+  struct statfs facts;
+  return RetryInterrupted([&] { return ::statfs(path.c_str(), &facts); }) ==
+             0 &&
+         Known(facts).remote;
 }
 
 bool HasNoLocks(int error) {

@@ -129,7 +129,8 @@ const SourceTraits& LocalFile::traits() const {
     const FileSystem system = FileSystemOf(fd.get());
     traits_.local_file = true;
     traits_.remote = system.remote;
-    traits_.direct_alignment = DirectAlignment(fd.get());
+    // To find out may take another open of the file, a round trip there.
+    if (!system.remote) traits_.direct_alignment = DirectAlignment(fd.get());
     traits_.direct = traits_.direct_alignment > 0;
     traits_.uring = MayUseUring();
     traits_.file_system = system.name;

@@ -25,7 +25,7 @@ from .._making.allowed import by_name
 from .._options import ENGINE, INDEX, READING, completed, similar
 from .._secrets import only_one
 from .signed import asked_signature, open_signed, way_of_signed
-from .source import are_files, open_source, path_to_sign, remote_of
+from .source import may_map, open_source, path_to_sign, remote_of
 
 # A child process does not need the memory that its parent pools for the next
 # load.
@@ -158,12 +158,13 @@ class Reading:
     def source(self, path, mapped=False):
         """Opens a path, bytes, a file object or a list of them as a source.
 
-        mapped: map the file if no option chooses how to read it.
+        mapped: map the file if no option chooses how to read it, and it may be
+            mapped.
         """
         if asked := self.asked_signature:
             return self._signed_source(path, asked)
         if self.io == "auto" and self.mmap is None and mapped:
-            self.io = "mmap" if are_files(path) else self.io
+            self.io = "mmap" if may_map(path) else self.io
         source = open_source(
             path, self.io == "mmap", self.mmap_flags, self.remote,
             self.variant, self.base,

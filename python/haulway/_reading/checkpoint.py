@@ -36,7 +36,8 @@ def open(path, framework=None, mmap=None, **options):
     mmap: True maps a file: tensors are views that cost nothing until they are
         touched, and writing to one reaches the file only with the mmap_flags
         for it. False reads each tensor into new memory. If neither mmap nor io
-        is given or configured, paths are mapped.
+        is given or configured, paths are mapped that do not lie on a mount of a
+        network or of a program (FUSE).
     OPTIONS
 
     Reads the index of the file but no tensor. The options for reading apply to

@@ -92,6 +92,16 @@ def are_files(file):
     return not mark or "/" in scheme or scheme.lower() == "file"
 
 
+def may_map(file):
+    """Returns whether `file` may be mapped unasked: local paths may, but not of
+    file systems whose bytes come over a network or from a program, where each
+    page that is touched is a request."""
+    if isinstance(file, (list, tuple)):
+        return all(map(may_map, file))
+    return are_files(file) and not _haulway.is_on_remote(
+        path_of(file).removeprefix("file://"))
+
+
 def lasting(file):
     """Returns a name for the same file that stays valid if this process changes
     its folder: relative paths become absolute. For an unnamed object, returns

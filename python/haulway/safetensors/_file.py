@@ -71,9 +71,9 @@ class safe_open:  # noqa: N801 - the package's name.
         nothing until they are touched; if another program writes into the file
         in place, they change. With any other backend the tensors have memory
         of their own: "pread", "direct" (bypassing the page cache), "uring" and
-        "snapshot" read in parallel, and "auto" chooses. For NumPy's arrays and
-        for URLs "mmap" means "auto". Writing to a tensor never reaches the
-        file.
+        "snapshot" read in parallel, and "auto" chooses. For NumPy's arrays,
+        for URLs and for files on mounts of networks or of programs (NFS, FUSE)
+        "mmap" means "auto". Writing to a tensor never reaches the file.
 
     Any number of threads may use one at once. Tensors and slices stay valid
     after it is closed.
@@ -240,7 +240,10 @@ class _File:
             )
         self.path = path
         is_local = "://" not in path
-        self.is_mapped = self._is_torch and backend == "mmap" and is_local
+        self.is_mapped = (
+            self._is_torch and backend == "mmap" and is_local
+            and not _haulway.is_on_remote(path)
+        )
         self.core = _open(path)
         self._numeric = imported("torch" if self._is_torch else "numpy")
         # Files that are compared with a signature are in memory.
