@@ -73,7 +73,7 @@ def cases(directory: Path, options):
         forget = mount.asked
         large, small = mount.at / "large.safetensors", mount.at / "small.safetensors"
         for name, path, limit, wanted in (
-                (f"{options.gib / 32:g} GiB in 32 tensors", large,
+                (f"{options.gib * 32:g} MiB in 32 tensors", large,
                  ("limit: eight threads", lambda: eight_threads(large)), LARGE),
                 ("2,000 tensors of 2 KiB", small,
                  ("limit: in order", lambda: in_order(small)), SMALL)):
