@@ -106,10 +106,16 @@ class HAULWAY_EXPORT [[nodiscard]] Status {
   int os_error() const { return rep_ == nullptr ? 0 : rep_->os_error; }
 
   // Each appends a place and returns *this, for use in a return statement. No
-  // effect on an ok status. At() has no effect if a byte is already set.
+  // effect on an ok status. At() has no effect if a byte is already set, nor
+  // has In() if the message ends with this part.
   Status&& At(uint64_t byte) &&;
   Status&& In(std::string_view part) &&;
   Status&& Of(std::string_view source) &&;
+  // Attaches what failed in another language: an exception of Python. No effect
+  // on an ok status.
+  Status&& Because(std::shared_ptr<void> cause) &&;
+  // Null if nothing is attached.
+  std::shared_ptr<void> cause() const;
 
  private:
   struct Rep {
@@ -117,6 +123,7 @@ class HAULWAY_EXPORT [[nodiscard]] Status {
     int os_error = 0;
     std::optional<uint64_t> byte;
     std::string message;
+    std::shared_ptr<void> cause = nullptr;
   };
   std::unique_ptr<Rep> rep_;  // Null is ok.
 };

@@ -92,7 +92,10 @@ Status&& Status::At(uint64_t byte) && {
 }
 
 Status&& Status::In(std::string_view part) && {
-  if (rep_ != nullptr) rep_->message += fmt::format("; in {}", part);
+  if (rep_ == nullptr) return std::move(*this);
+  // If two layers know the part, the message names it once.
+  const std::string in = fmt::format("; in {}", part);
+  if (!rep_->message.ends_with(in)) rep_->message += in;
   return std::move(*this);
 }
 
@@ -107,6 +110,15 @@ Status&& Status::Of(std::string_view source) && {
     rep_->message += of;
   }
   return std::move(*this);
+}
+
+Status&& Status::Because(std::shared_ptr<void> cause) && {
+  if (rep_ != nullptr) rep_->cause = std::move(cause);
+  return std::move(*this);
+}
+
+std::shared_ptr<void> Status::cause() const {
+  return rep_ == nullptr ? nullptr : rep_->cause;
 }
 
 }  // namespace haulway

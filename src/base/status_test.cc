@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <memory>
 #include <string>
 
 namespace haulway {
@@ -32,6 +33,20 @@ TEST(Status, NamesASourceOnce) {
             "x; of a.pt");
   EXPECT_EQ(Status(Code::kNotFound, message).Of("b.pt").message(),
             message + "; of b.pt");
+}
+
+TEST(Status, NamesAPartOnce) {
+  EXPECT_EQ(Status(Code::kCorrupt, "x").In("'a'").In("'a'").In("b").message(),
+            "x; in 'a'; in b");
+}
+
+TEST(Status, KeepsItsCause) {
+  const auto cause = std::make_shared<int>(1);
+  const Status status = Status(Code::kCorrupt, "x").Because(cause).In("a");
+  EXPECT_EQ(status.cause(), cause);
+  EXPECT_EQ(Status(status).cause(), cause);
+  EXPECT_EQ(Status().Because(cause).cause(), nullptr);
+  EXPECT_EQ(Status(Code::kCorrupt, "x").cause(), nullptr);
 }
 
 TEST(Status, KeepsTheInnermostByte) {
