@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include <memory>
 #include <string>
 
 namespace nb = nanobind;
@@ -12,6 +13,15 @@ namespace haulway::python {
 void Raise(const Status& status, std::string_view remedy) {
   // A Python call of ours failed and set the exception.
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  const std::shared_ptr<void> kept = status.cause();  // By StatusOf().
+  const nb::handle cause(static_cast<PyObject*>(kept.get()));
+  if (cause.is_valid() && !nb::isinstance(cause, PyExc_Exception)) {
+    // The interrupt that StatusOf() set is delivered here.
+    if (PyErr_CheckSignals() != 0) PyErr_Clear();
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(cause.ptr())),
+                    cause.ptr());
+    throw nb::python_error();
+  }
   const std::string_view code = CodeName(status.code());
   std::string message(status.message());
   if (!remedy.empty()) message.append("; ").append(remedy);
@@ -22,6 +32,9 @@ void Raise(const Status& status, std::string_view remedy) {
           .attr("make_error")(nb::str(code.data(), code.size()),
                               nb::str(message.data(), message.size()), byte,
                               status.os_error());
+  if (cause.is_valid()) {
+    PyException_SetCause(error.ptr(), nb::borrow(cause).release().ptr());
+  }
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())),
                   error.ptr());
   throw nb::python_error();
@@ -31,10 +44,10 @@ Status StatusOf(nb::python_error& raised, std::string_view what, Code code) {
   if (raised.matches(PyExc_ConnectionError)) code = Code::kUnavailable;
   if (raised.matches(PyExc_TimeoutError)) code = Code::kTimeout;
   if (raised.matches(PyExc_EOFError)) code = Code::kTruncated;
-  if (raised.matches(PyExc_KeyboardInterrupt)) {
-    // Delivers the interrupt to the main thread, which waits for this read.
+  if (!raised.matches(PyExc_Exception)) code = Code::kCancelled;
+  if (raised.matches(PyExc_KeyboardInterrupt) && IsMainThread()) {
+    // So it is not lost if the engine can do without what failed.
     PyErr_SetInterrupt();
-    code = Code::kCancelled;
   }
   std::string text = nb::cast<std::string>(raised.type().attr("__name__"));
   const nb::object value = nb::borrow(raised.value());
@@ -52,7 +65,11 @@ Status StatusOf(nb::python_error& raised, std::string_view what, Code code) {
       text.append(utf8, static_cast<size_t>(length));
     }
   }
-  return Status(code, fmt::format("{} raised {}", what, text));
+  if (raised.traceback().is_valid()) {
+    PyException_SetTraceback(value.ptr(), raised.traceback().ptr());
+  }
+  return Status(code, fmt::format("{} raised {}", what, text))
+      .Because(HeldAnywhere(value));
 }
 
 }  // namespace haulway::python

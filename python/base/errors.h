@@ -13,8 +13,9 @@
 namespace haulway::python {
 
 // Throws the exception of haulway._errors for the status. `remedy` tells the
-// caller what to do and ends the message. Requires: the GIL is held, and the
-// status is not ok.
+// caller what to do and ends the message. The exception that StatusOf()
+// converted is its cause; one that is no Exception, such as KeyboardInterrupt,
+// is thrown itself. Requires: the GIL is held, and the status is not ok.
 [[noreturn]] void Raise(const Status& status, std::string_view remedy = {});
 
 inline void Check(const Status& status) {

@@ -49,10 +49,9 @@ namespace {
 // The longest time that a signal waits to be seen.
 constexpr std::chrono::milliseconds kLook{50};
 
-// Python runs signal handlers only on the main thread.
-bool IsMainThread() { return syscall(SYS_gettid) == getpid(); }
-
 }  // namespace
+
+bool IsMainThread() { return syscall(SYS_gettid) == getpid(); }
 
 bool PythonRuns() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -72,6 +71,13 @@ GilHeld::GilHeld() {
 
 GilHeld::~GilHeld() {
   if (held_) PyGILState_Release(state_);
+}
+
+std::shared_ptr<PyObject> HeldAnywhere(nanobind::handle object) {
+  return {object.inc_ref().ptr(), [](PyObject* held) {
+            const GilHeld gil;
+            if (gil) Py_DECREF(held);
+          }};
 }
 
 bool RunMindingSignals(const std::function<void()>& work,

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <Python.h>
+#include <nanobind/nanobind.h>
 
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <type_traits>
 
 namespace haulway::python {
@@ -21,6 +23,9 @@ bool PythonRuns();
 
 // The same holds inside Python functions that this module calls: a thread that
 // requests the GIL during finalization never runs again (gil.cc).
+
+// Returns whether this is the thread on which Python runs signal handlers.
+bool IsMainThread();
 
 // A GilReleased releases the GIL during its lifetime. Requires: the GIL is
 // held.
@@ -51,6 +56,10 @@ class GilHeld {
   bool held_ = false;
   PyGILState_STATE state_{};
 };
+
+// Returns a reference that any thread may drop, with or without the GIL.
+// Requires: the GIL is held.
+std::shared_ptr<PyObject> HeldAnywhere(nanobind::handle object);
 
 // Runs `work` without the GIL and returns its result.
 template <class Work>

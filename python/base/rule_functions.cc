@@ -61,6 +61,17 @@ Result<RuleTensor> TensorOf(nb::handle row) {
   return made;
 }
 
+// Returns where in the user's program a function raised, or "".
+std::string PlaceOf(const nb::python_error& raised) {
+  if (!raised.traceback().is_valid()) return "";
+  try {
+    return nb::cast<std::string>(nb::module_::import_("haulway._reading.rules")
+                                     .attr("place_of")(raised.traceback()));
+  } catch (nb::python_error&) {
+    return "";  // A name that is no Unicode.
+  }
+}
+
 Result<std::vector<RuleTensor>> CallFunction(PyObject* function,
                                              std::vector<RuleTensor> sources) {
   const GilHeld gil;
@@ -77,7 +88,10 @@ Result<std::vector<RuleTensor>> CallFunction(PyObject* function,
     }
     return made;
   } catch (nb::python_error& raised) {
-    return StatusOf(raised, "the function of the rule", Code::kInvalidArgument);
+    Status status =
+        StatusOf(raised, "the function of the rule", Code::kInvalidArgument);
+    const std::string place = PlaceOf(raised);
+    return place.empty() ? status : std::move(status).In(place);
   }
 }
 
@@ -87,14 +101,10 @@ void SetFieldValue(nb::handle value, Rules* to) {
   to->name = PathBytes(nb::cast<nb::str>(value[0]));
   SetFieldValue(value[1], &to->json);
   for (nb::handle function : nb::borrow<nb::tuple>(value[2])) {
-    const std::shared_ptr<PyObject> kept(function.inc_ref().ptr(),
-                                         [](PyObject* object) {
-                                           const GilHeld gil;
-                                           if (gil) Py_DECREF(object);
-                                         });
-    to->functions.push_back([kept](std::vector<RuleTensor> sources) {
-      return CallFunction(kept.get(), std::move(sources));
-    });
+    to->functions.push_back(
+        [kept = HeldAnywhere(function)](std::vector<RuleTensor> sources) {
+          return CallFunction(kept.get(), std::move(sources));
+        });
   }
 }
 

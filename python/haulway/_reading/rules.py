@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._importing import imported, importing
@@ -45,6 +46,18 @@ def call(function, sources):
         raise TypeError(
             f"it returned {type(results).__name__}: expected a list of tensors")
     return [_row(torch, result) for result in results]
+
+
+def place_of(trace):
+    """Returns where in the user's program a function raised, for messages: the
+    innermost line of the file that it was called in. Empty if that is not
+    Python.
+    """
+    lines = [(frame.f_code.co_filename, line)
+             for frame, line in traceback.walk_tb(trace)]
+    inner = [one for one in lines if one[0] != __file__]
+    own = [one for one in inner if one[0] == inner[0][0]]
+    return f"line {own[-1][1]} of {own[-1][0]}" if own else ""
 
 
 def _tensor(dtype, shape, data):

@@ -5,8 +5,12 @@ every call that reads them.
 import hashlib
 import json
 import pathlib
+import signal
 import subprocess
+import sys
 import tarfile
+import threading
+import traceback
 
 import pytest
 import torch
@@ -342,6 +346,96 @@ class TestFunctions:
             haulway.load(model, rules=[{
                 "source": ["a", "c"], "target": ["s", "t"], "apply": function}])
         assert "rule 1" in str(raised.value)
+
+    CALLS = {
+        "load": lambda model, new, rules: haulway.load(model, rules=rules),
+        "open": lambda model, new, rules: haulway.open(model, rules=rules),
+        "iterate": lambda model, new, rules: [
+            *haulway.iterate(model, rules=rules)],
+        "convert": lambda model, new, rules: haulway.convert(
+            model, new, rules=rules, threads=2),
+    }
+
+    @staticmethod
+    def rules_that_raise(error, calls):
+        """Returns rules whose function raises at a call, which has a number."""
+        left = [calls]
+
+        def function(tensors):
+            left[0] -= 1
+            if left[0] <= 0:
+                raise error  # This line is in the message.
+            return [tensors[0] + 1]
+
+        return [{"source": ["a"], "target": ["s"], "apply": function}]
+
+    # Opening calls it for x and y, and reading x again.
+    @pytest.mark.parametrize("calls", [1, 3])
+    @pytest.mark.parametrize("error", [ValueError("no"), OSError(5, "no")])
+    @pytest.mark.parametrize("call", CALLS)
+    def test_what_it_raised_is_the_cause(self, call, error, calls, model,
+                                         tmp_path):
+        if call == "open" and calls != 1:
+            return
+        with pytest.raises(haulway.Error) as raised:
+            self.CALLS[call](model, tmp_path / "new.safetensors",
+                             self.rules_that_raise(error, calls))
+        assert raised.value.__cause__ is error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        assert last.line.endswith("# This line is in the message.")
+        assert f"; in line {last.lineno} of {__file__}" in str(raised.value)
+
+    @pytest.mark.parametrize("calls", [1, 3])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3),
+                                       GeneratorExit()])
+    @pytest.mark.parametrize("is_main", [True, False])
+    @pytest.mark.parametrize("call", CALLS)
+    def test_what_ends_a_program_is_no_error(self, call, is_main, error, calls,
+                                             model, tmp_path):
+        if call == "open" and calls != 1:
+            return
+        seen = []
+
+        def run():
+            try:
+                self.CALLS[call](model, tmp_path / "new.safetensors",
+                                 self.rules_that_raise(error, calls))
+            except BaseException as raised:
+                seen.append(raised)
+
+        if is_main:
+            run()
+        else:
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        assert seen == [error]
+        # None is left behind for later calls.
+        assert len(haulway.load(model)) == 5
+
+    def test_an_interrupt_within_it(self, model):
+        program = f"""
+import time, haulway
+
+def function(tensors):
+    print("go", flush=True)
+    time.sleep(60)
+
+try:
+    haulway.open({str(model)!r}, rules=[
+        {{"source": "b", "target": "c", "apply": function}}])
+except KeyboardInterrupt as interrupt:
+    trace = interrupt.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    print(trace.tb_frame.f_code.co_name, flush=True)
+print("on", flush=True)
+"""
+        with subprocess.Popen([sys.executable, "-c", program], text=True,
+                              stdout=subprocess.PIPE) as child:
+            assert child.stdout.readline() == "go\n"
+            child.send_signal(signal.SIGINT)
+            assert child.communicate()[0] == "function\non\n"
 
 
 @pytest.mark.parametrize("steps, expected", [
