@@ -22,6 +22,7 @@
 #include "arithmetic/operations.h"
 #include "base/regex.h"
 #include "base/text.h"
+#include "haulway/options.h"
 #include "tensor/scaled_tensors.h"
 
 namespace haulway::arithmetic {
@@ -29,8 +30,11 @@ namespace haulway::arithmetic {
 namespace {
 
 // Limits on names: without them, rules that double a name take all memory.
-constexpr size_t kLongestName = 64 * 1024;
+constexpr size_t kLongestName = 64 * kKiB;
 constexpr size_t kLongestReplacement = 1024;
+// Of all names together; twice as much as the largest header of a safetensors
+// file.
+constexpr size_t kMostNameBytes = 200'000'000;
 
 using FunctionResults = std::vector<RuleTensor>;
 
@@ -76,6 +80,7 @@ class RuleApplier {
     const auto& entries = reader.index().entries;
     for (uint32_t i = 0; i < entries.size(); ++i) {
       list_.push_back({std::string(entries[i].name), i});
+      name_bytes_ += list_.back().name.size();
     }
   }
 
@@ -142,18 +147,28 @@ class RuleApplier {
     bool has_matched = false;
     for (Named& one : list_) {
       if (!renaming.pattern.Finds(one.name)) continue;
+      const size_t old_size = one.name.size();
       one.name = renaming.pattern.ReplaceAll(one.name, renaming.replacement);
-      if (one.name.size() > kLongestName) {
-        return Status(Code::kLimit,
-                      fmt::format("a new name has {} bytes: expected {} at "
-                                  "most",
-                                  one.name.size(), kLongestName))
-            .In(Quote(one.name));
-      }
+      name_bytes_ += one.name.size() - old_size;
+      HAULWAY_TRY(CheckSize(one.name));
       one.is_ruled = true;
       has_matched = true;
     }
     return has_matched ? Status() : NoMatch();
+  }
+
+  // Fails for a new name that is too long, alone or with all others.
+  Status CheckSize(std::string_view name) const {
+    if (name.size() > kLongestName) {
+      return Status(Code::kLimit,
+                    fmt::format("a new name has {} bytes: expected {} at most",
+                                name.size(), kLongestName))
+          .In(Quote(name));
+    }
+    if (name_bytes_ <= kMostNameBytes) return Status();
+    return Status(Code::kLimit,
+                  fmt::format("all names together have more than {} bytes",
+                              kMostNameBytes));
   }
 
   Status CheckNames() const {
@@ -211,6 +226,7 @@ class RuleApplier {
                 .In(Quote(list_[at].name));
           }
           is_consumed[at] = true;
+          name_bytes_ -= list_[at].name.size();
         }
       }
       Status status = Make(group, &made);
@@ -260,7 +276,7 @@ class RuleApplier {
     if (IsRenaming()) {
       for (size_t p = 0; p < targets.size(); ++p) {
         Named one = list_[group.members[p].at(0)];
-        one.name = NameOf(group, p, 0);
+        HAULWAY_ASSIGN(one.name, NewName(group, p, 0));
         one.is_ruled = true;
         made->emplace(group.first, std::move(one));
       }
@@ -286,7 +302,8 @@ class RuleApplier {
     }
     for (size_t p = 0; p < targets.size(); ++p) {
       for (size_t i = 0; i < tensors.lists[p].size(); ++i) {
-        made->emplace(group.first, Named{.name = NameOf(group, p, i),
+        HAULWAY_ASSIGN(std::string name, NewName(group, p, i));
+        made->emplace(group.first, Named{.name = std::move(name),
                                          .made = std::move(tensors.lists[p][i]),
                                          .is_ruled = true});
       }
@@ -301,10 +318,14 @@ class RuleApplier {
            rule_->sources.is_numbered == rule_->targets.is_numbered;
   }
 
-  std::string NameOf(const Group& group, size_t target, uint64_t number) const {
+  Result<std::string> NewName(const Group& group, size_t target,
+                              uint64_t number) {
     std::optional<uint64_t> shown;
     if (rule_->targets.is_numbered) shown = group.number + number;
-    return rule_->targets.patterns[target].Name(group.name, shown);
+    std::string name = rule_->targets.patterns[target].Name(group.name, shown);
+    name_bytes_ += name.size();
+    HAULWAY_TRY(CheckSize(name));
+    return name;
   }
 
   Result<MadeTensor> TensorOf(const Named& one) const {
@@ -386,6 +407,7 @@ class RuleApplier {
   const std::shared_ptr<KeptValues<FunctionResults>> results_;
   uint64_t functions_called_ = 0;
   std::vector<Named> list_;
+  uint64_t name_bytes_ = 0;     // Of all names.
   const Rule* rule_ = nullptr;  // The one that is being applied.
 };
 

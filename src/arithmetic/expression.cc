@@ -27,7 +27,12 @@ class ExpressionParser {
       : text_(text), rest_(text), named_(named) {}
 
   Result<int64_t> All() {
-    if (text_.size() > kMostCharacters) return Wrong();
+    if (text_.size() > kMostCharacters) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("an expression has {} characters: expected {} "
+                                "at most",
+                                text_.size(), kMostCharacters));
+    }
     HAULWAY_ASSIGN(const int64_t value, Sum(0));
     if (Next() != '\0') return Wrong();
     return value;
@@ -71,7 +76,7 @@ class ExpressionParser {
       if (next <= 0 || value % next != 0) {
         return Status(Code::kMismatch,
                       fmt::format("{} cannot be divided by {}; in {}", value,
-                                  next, Quote(text_)));
+                                  next, QuotePath(text_)));
       }
       value /= next;
     }
@@ -79,7 +84,11 @@ class ExpressionParser {
   }
 
   Result<int64_t> Factor(int depth) {
-    if (depth == kMostNesting) return Wrong();
+    if (depth == kMostNesting) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("{} is nested more than {} deep",
+                                QuotePath(text_), kMostNesting));
+    }
     if (Take('-', '-') != '\0') {
       HAULWAY_ASSIGN(int64_t value, Factor(depth + 1));
       if (__builtin_sub_overflow(int64_t{0}, value, &value)) return TooLarge();
@@ -112,10 +121,11 @@ class ExpressionParser {
     return Status(Code::kInvalidArgument,
                   fmt::format("{} is no expression: expected whole numbers, "
                               "names of config.json, + - * / and parentheses",
-                              Quote(text_)));
+                              QuotePath(text_)));
   }
   Status TooLarge() const {
-    return Status(Code::kMismatch, fmt::format("{} passes 2^63", Quote(text_)));
+    return Status(Code::kMismatch,
+                  fmt::format("{} passes 2^63", QuotePath(text_)));
   }
 
   const std::string_view text_;

@@ -303,6 +303,12 @@ std::string NamePattern::Name(std::string_view group,
 }
 
 Result<std::vector<Rule>> ParseRules(std::string_view json, size_t functions) {
+  // simdjson passes over a mark, other programs refuse it.
+  if (json.starts_with("\xef\xbb\xbf")) {
+    return WrongRule(
+        "it begins with a byte order mark (BOM), which JSON does not allow: "
+        "save it as UTF-8 without one");
+  }
   dom::parser parser;
   dom::element root;
   if (parser.allocate(json.size(), kMostRuleDepth)) {
@@ -324,6 +330,7 @@ Result<std::vector<Rule>> ParseRules(std::string_view json, size_t functions) {
       return Unknown("key", key, std::array<std::string_view, 1>{"rules"});
     }
   }
+  if (object.size() != 1) return WrongRule("'rules' is there twice");
   std::vector<Rule> rules;
   for (const dom::element value : list) {
     Rule rule;

@@ -127,13 +127,18 @@ std::string ComputedBy(const OpenOptions& options) {
 // Returns the text of the file with the rules.
 Result<std::string> ReadRulesFile(const OpenOptions& options) {
   const std::string& name = options.rules.name;
+  const auto presets = arithmetic::RulePresets();
+  if (IsFolder(name)) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} is a folder: expected a file or one of {}",
+                              QuotePath(name), fmt::join(presets, ", ")));
+  }
   const auto file = OpenInput(name, options);
   if (file.ok()) return arithmetic::ReadFileText(**file);
   if (file.status().code() != Code::kNotFound ||
       name.find_first_of("./") != name.npos) {
     return file.status();
   }
-  const auto presets = arithmetic::RulePresets();
   return Status(Code::kInvalidArgument,
                 fmt::format("there are no rules {}{}: expected a file or one "
                             "of {}",

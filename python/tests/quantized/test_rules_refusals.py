@@ -39,9 +39,11 @@ def refused(model, tmp_path, command, text, code, *words):
     assert not (tmp_path / "out").exists()
     with pytest.raises(haulway.Error) as raised:
         haulway.load(model, rules=path)
-    for word in words:
-        assert word in run.stderr
-        assert word in str(raised.value)
+    for message in (run.stderr, str(raised.value)):
+        for word in words:
+            assert word in message
+        parts = message.strip().split("; ")
+        assert len(parts) == len({*parts})
 
 
 def one(source, target, *ops):
@@ -129,7 +131,12 @@ REFUSED = {
         ["is no expression"]),
     "nested too deep": (
         one("x.a", "w", {"permute_rope": {"heads": "(" * 99 + "1" + ")" * 99}}),
-        2, ["is no expression"]),
+        2, ["(1))", "is nested more than 32 deep"]),
+    "a long one that is none": (
+        one("x.a", "w", {"permute_rope": {"heads": "1+" * 120 + "!"}}), 2,
+        ["1+!' is no expression"]),
+    "too long": (one("x.a", "w", {"permute_rope": {"heads": "1+" * 150 + "1"}}),
+                 2, ["an expression has 301 characters: expected 256 at most"]),
     "unknown operation": (one("x.a", "w", {"stak": {"dim": 0}}), 2,
                           ["'stak'; did you mean 'stack'?"]),
     "unknown parameter": (one("x.a", "w", {"stack": {"dims": 0}}), 2,
@@ -185,6 +192,9 @@ def test_refused(what, model, tmp_path, command):
      '[{"stack": {"dim": 99999999999999999999}}]}]}', "no JSON"),
     ("[" * 100_000, "no JSON"),
     ('{"rules": [{"rename": ["a", "\\ud800"]}]}', "no JSON"),
+    ('{"rules": [{"rename": ["a", "b"]}], "rules": []}', "'rules' is there twice"),
+    ('{"rules": [], "rules": [{"rename": ["a", "b"]}]}', "'rules' is there twice"),
+    ('\ufeff{"rules": [{"rename": ["a", "b"]}]}', "byte order mark (BOM)"),
 ])
 def test_files_that_are_not_rules(text, words, model, tmp_path, command):
     refused(model, tmp_path, command, text, 2, words)
@@ -196,6 +206,15 @@ def test_files_that_cannot_be_read(model, tmp_path, command):
                              capture_output=True, text=True, cwd=tmp_path)
         assert run.returncode == 2
         assert name in run.stderr
+
+
+def test_a_folder_is_no_file_with_rules(model, tmp_path, command):
+    for name in (tmp_path, f"{tmp_path}/", model):
+        run = subprocess.run([command, "ls", model, "--rules", name],
+                             capture_output=True, text=True)
+        assert run.returncode == 2
+        assert (f"'{name}' is a folder: expected a file or one of "
+                "gguf-to-hf, stack-experts, split-experts") in run.stderr
 
 
 def test_damaged_rules(model, tmp_path):
@@ -237,11 +256,33 @@ def test_python_arguments(rules, error, model):
         haulway.load(model, rules=rules)
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt", ".tensors",
+                                    ".gguf"])
+@pytest.mark.parametrize("name", ["a\0b", "\0", "a/../b", "\n", "é" * 40])
+def test_odd_names_are_those_of_rename(name, suffix, tmp_path):
+    """A format refuses a name or holds it, whatever gave it."""
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
+
+    def outcome(new, **options):
+        try:
+            haulway.convert(tmp_path / "model.safetensors", new,
+                            metadata={"general.architecture": "x"}
+                            if suffix == ".gguf" else {}, **options)
+        except haulway.Error as error:
+            return type(error), error.message.split(";")[0]
+        return [*haulway.load(new)]
+
+    by_rename = outcome(tmp_path / f"a{suffix}", rename=lambda _: name)
+    by_rules = outcome(tmp_path / f"b{suffix}", rules=[{"rename": ["^w$", name]}])
+    assert by_rules == by_rename
+
+
 def test_a_strided_tensor(tmp_path):
     torch.save({"a": torch.ones(4, 6).T, "b": torch.ones(2)}, tmp_path / "m.pt")
-    with pytest.raises(haulway.UnsupportedError, match="'a'"):
+    with pytest.raises(haulway.UnsupportedError) as raised:
         haulway.load(tmp_path / "m.pt",
                      rules=[one("a", "c", {"add": {"value": 1}})])
+    assert str(raised.value).count("in 'a'") == 1
     found = haulway.load(tmp_path / "m.pt", rules=[{"rename": ["a", "c"]}])
     assert torch.equal(found["c"], torch.ones(6, 4))
 
@@ -265,6 +306,31 @@ def test_long_names_are_refused_before_they_take_memory(tmp_path, renaming, coun
     with pytest.raises(haulway.LimitError, match=r"bytes: expected \d+ at most"):
         haulway.load(tmp_path / "model.safetensors",
                      rules=[{"rename": renaming}] * count)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    path = tmp_path_factory.mktemp("many") / "model.safetensors"
+    save_file({"one": torch.zeros(65_536, 0),
+               **{f"{i}.w": torch.zeros(1) for i in range(65_536)}}, path)
+    return path
+
+
+@pytest.mark.parametrize("rule, words", [
+    (one("*.w", "*." + "n" * 65_536, {"add": {"value": 1}}), "65538 bytes"),
+    (one("*.w", "*." + "n" * 65_536), "65538 bytes"),
+    (one("one", "n." * 10_000 + "*.w", {"unstack": {}}), "all names together"),
+    ({"rename": ["^(.*)$", r"\1" * 510]}, "all names together"),
+])
+def test_many_long_names_are_refused_before_they_take_memory(
+        rule, words, many, tmp_path, command):
+    (tmp_path / "rules.json").write_text(json.dumps({"rules": [rule]}))
+    run = subprocess.run(
+        ["bash", "-c", "ulimit -v 2000000; exec \"$@\"", "-", command, "ls",
+         many, "--rules", tmp_path / "rules.json", "--json"],
+        capture_output=True, text=True)
+    assert run.returncode == 1, run.stderr
+    assert words in run.stderr
 
 
 def test_no_rules_are_no_file(run, tmp_path):
