@@ -20,6 +20,7 @@
 
 #include "command.h"
 #include "field_options.h"
+#include "haulway/folder.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
 #include "is_read.h"
@@ -93,6 +94,14 @@ void PrintNotes(const std::string& out, const std::vector<std::string>& notes) {
   }
 }
 
+// Returns whether a model's folder became a file whose name could be that of a
+// folder.
+bool IsMeantAsFolder(const ConvertVerbOptions& options) {
+  return IsFolder(options.files.front()) && options.out != "-" &&
+         !IsFolder(options.out) &&
+         options.out.find('.', options.out.rfind('/') + 1) == std::string::npos;
+}
+
 void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
   if (options.out != "-") {
     fmt::print("{}: {}, {} in {:.3f} s{}{}\n", Escape(ShownName(options.out)),
@@ -122,6 +131,11 @@ void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
   if (!report.resumed.empty()) {
     notes.push_back(fmt::format("an earlier run had written {}",
                                 Counted(report.resumed.size(), "file")));
+  }
+  if (IsMeantAsFolder(options)) {
+    notes.push_back(
+        "it is a file: end its name with '/' to write a folder with the other "
+        "files of the model");
   }
   if (!report.copied.empty()) {
     notes.push_back(fmt::format("copied {} of the model",

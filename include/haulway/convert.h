@@ -279,9 +279,8 @@ HAULWAY_EXPORT Result<Format> FormatToConvertTo(std::string_view name);
 // a quantization that is gone. With `to` kTorchDcp, `path` is always a folder,
 // which is made a directory of torch.distributed.checkpoint with data files of
 // shard_bytes: the directory holds the old checkpoint until its `.metadata` is
-// replaced, last of all; no other files are copied there. A safetensors file
-// gets the metadata "format": "pt" if it has no other metadata and the tensors
-// are torch's.
+// replaced, last of all. A safetensors file gets the metadata "format": "pt" if
+// it has no other metadata and the tensors are torch's.
 //
 // Fails with kInvalidArgument for a target dtype or a tensor in `dtype_of` that
 // is not floating-point, equal names, and a `path` that is the source file

@@ -191,9 +191,7 @@ class Conversion {
 
   // Reads the other files of a model that is written to a folder.
   Result<std::vector<convert::OtherFile>> ReadOthers() {
-    if (!folder_.has_value() || to_ == Format::kTorchDcp) {
-      return std::vector<convert::OtherFile>();
-    }
+    if (!folder_.has_value()) return std::vector<convert::OtherFile>();
     const auto& dequantized = from_->dequantized();
     if (folder_->IsFolderOf(*from_)) {
       if (!dequantized.has_value()) return std::vector<convert::OtherFile>();

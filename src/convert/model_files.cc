@@ -213,6 +213,7 @@ Status ModelFiles::WriteShards(TensorsToWrite all, const Split& split,
 Status ModelFiles::WriteDirectory(TensorsToWrite all, const Split& split) {
   HAULWAY_ASSIGN(const dcp::DirectoryToWrite directory,
                  dcp::LayOutDirectory(all, split.shards, path_, options_.save));
+  HAULWAY_TRY(WriteOthers());
   for (const dcp::DirectoryToWrite::File& file : directory.files) {
     HAULWAY_TRY(
         WriteOne(*file.layout, {.path = path_ + file.name, .is_part = true}));
