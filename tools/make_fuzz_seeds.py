@@ -31,6 +31,7 @@ import types
 import zipfile
 import zlib
 
+from fuzz_seeds_of_arithmetic import adapted_models, quantized_models, ruled_models
 from fuzz_seeds_of_training import rank_folders, run_markers
 
 LARGEST = 64 << 10
@@ -535,97 +536,6 @@ def roots_and_entries(testdata):
                 yield base64.b64decode(entry["canonicalizedBody"])
 
 
-def quantized_models():
-    """Makes models of each quantization, with config.json before the file."""
-    word, half, byte = ("I32", 4), ("F16", 2), ("U8", 1)
-    kinds = (
-        ({"quant_method": "fp8", "weight_block_size": [4, 4]},
-         {"a.weight": (("F8_E4M3", 1), [6, 5]),
-          "a.weight_scale_inv": (("F32", 4), [2, 2])}),
-        ({"quant_method": "fp8"},
-         {"a.weight": (("I8", 1), [2, 32]),
-          "a.weight_scale_inv": (byte, [2, 2])}),
-        ({"quant_method": "compressed-tensors", "format": "pack-quantized",
-          "config_groups": {"a": {"targets": ["re:a"],
-                                  "weights": {"num_bits": 3}}}},
-         {"a.weight_packed": (word, [2, 3]), "a.weight_scale": (half, [2, 4]),
-          "a.weight_zero_point": (word, [1, 4])}),
-        ({"quant_method": "compressed-tensors"},
-         {"a.weight_packed": (byte, [2, 16]), "a.weight_scale": (byte, [2, 1])}),
-        ({"quant_method": "gptq", "bits": 3},
-         {"a.qweight": (word, [3, 32]), "a.qzeros": (word, [2, 3]),
-          "a.scales": (half, [2, 32]), "a.g_idx": (word, [32])}),
-        ({"quant_method": "awq"},
-         {"a.qweight": (word, [6, 2]), "a.qzeros": (word, [3, 2]),
-          "a.scales": (half, [3, 16])}),
-        ({"quant_method": "mxfp4"},
-         {"a_blocks": (byte, [2, 3, 1, 16]), "a_scales": (byte, [2, 3, 1])}),
-        ({"quant_method": "modelopt"},
-         {"a.weight": (byte, [2, 8]), "a.weight_scale": (("F8_E4M3", 1), [2, 1]),
-          "a.weight_scale_2": (("F32", 4), [])}),
-        ({"load_in_8bit": True},
-         {"a.weight": (("I8", 1), [2, 3]), "a.SCB": (("F32", 4), [2])}),
-    )
-    state = json.dumps({"shape": [3, 5], "blocksize": 4}).encode()
-    kinds += ((
-        {"load_in_4bit": True},
-        {"a.weight": (byte, [8, 1]), "a.weight.absmax": (("F32", 4), [4]),
-         "a.weight.quant_map": (("F32", 4), [16]),
-         "a.weight.quant_state.bitsandbytes__nf4": (byte, [len(state)])},
-    ),)
-    for config, tensors in kinds:
-        text = json.dumps({"quantization_config": config}).encode()
-        header, data = {}, b""
-        for name, ((dtype, size), shape) in tensors.items():
-            count = size
-            for one in shape:
-                count *= one
-            part = bytes((7 * i + 3) & 0x3F for i in range(count))
-            if "quant_state" in name:
-                part = state
-            if name.endswith("g_idx"):
-                part = bytes(count)
-            header[name] = {"dtype": dtype, "shape": shape,
-                            "data_offsets": [len(data), len(data) + count]}
-            data += part
-        front = json.dumps(header).encode()
-        yield (struct.pack("<H", len(text)) + text
-               + struct.pack("<Q", len(front)) + front + data)
-
-
-def ruled_models():
-    """Makes models with rules before them, one for each operation."""
-    cut = "e.0.w e.1.w e.2.w q.w k.w".split()
-    header, data = {}, b""
-    for name in cut:
-        header[name] = {"dtype": "F32", "shape": [4, 6],
-                        "data_offsets": [len(data), len(data) + 96]}
-        data += bytes(range(96))
-    front = json.dumps(header).encode()
-    file = struct.pack("<Q", len(front)) + front + data
-    sources = {"stack": "e.*.w", "concat": ["q.w", "k.w"]}
-    targets = {"unstack": "q.*.w", "chunk": ["a.w", "b.w"],
-               "split": ["a.w", "b.w"]}
-    for operations in (
-        [{"stack": {"dim": 1}}, {"transpose": {"dims": [0, 2, 1]}}],
-        [{"unstack": {"dim": -1}}],
-        [{"concat": {"dim": 1}}, {"reshape": {"shape": [-1, 3]}}],
-        [{"chunk": {"dim": 1}}],
-        [{"split": {"dim": 0, "sizes": ["2*heads-1", 1]}}],
-        [{"permute_rope": {"heads": "(heads)"}}],
-        [{"add": {"value": -1}}, {"scale": {"value": 0.5}}],
-        [{"cast": {"dtype": "F16"}}],
-    ):
-        first = next(iter(operations[0]))
-        rules = [
-            {"source": sources.get(first, "q.w"),
-             "target": targets.get(first, "made"), "ops": operations},
-            {"rename": ["w$", "x"]}, {"source": "e.*.x", "target": "f.*.x"},
-        ][:2 if first == "stack" else 3]
-        text = json.dumps({"rules": rules}).encode()
-        yield struct.pack("<H", len(text)) + text + file
-
-
 def main():
     testdata, seeds = map(pathlib.Path, sys.argv[1:3])
     archive, pickles = made()
@@ -676,6 +586,7 @@ def main():
         ("scan_fuzz", [b"\0" + data for data in files] + list(texts())),
         ("dequantize_fuzz", list(quantized_models())),
         ("rules_fuzz", list(ruled_models())),
+        ("adapter_fuzz", list(adapted_models())),
         ("safetensors_fuzz", safetensors),
         ("safetensors_refusal_fuzz", safetensors),
     ):
