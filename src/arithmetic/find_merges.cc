@@ -1,7 +1,8 @@
-// Design: the keys of an adapter are sorted by module, each module becomes a
-// step of the weight that it changes, and a weight with steps is one that is
-// computed, as a quantized one is. So a merged model is read, sliced and
-// written by the code that dequantizes, and may lie over a dequantized one.
+// Design: the keys of an adapter are sorted by module (adapter_keys.h), each
+// module becomes a step of the weight that it changes, and a weight with steps
+// is one that is computed, as a quantized one is. So a merged model is read,
+// sliced and written by the code that dequantizes, and may lie over a
+// dequantized one.
 //
 // A tensor under the name of one of the model's takes its place: PEFT writes
 // such for `modules_to_save`, for biases, and, with `base_layer` in the name,
@@ -17,7 +18,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -25,12 +25,12 @@
 #include <vector>
 
 #include "arithmetic/adapter_config.h"
+#include "arithmetic/adapter_keys.h"
 #include "arithmetic/declaration.h"
 #include "arithmetic/json_fields.h"
 #include "arithmetic/shapes.h"
 #include "base/name_index.h"
 #include "base/text.h"
-#include "tensor/dtype_kind.h"
 #include "tensor/scaled_tensors.h"
 #include "tensor/strided.h"
 
@@ -38,22 +38,7 @@ namespace haulway::arithmetic {
 
 namespace {
 
-constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kWeight = ".weight";
-
-// What a tensor is to a module.
-enum Part : uint8_t { kA, kB, kBias, kEmbeddingA, kEmbeddingB, kMagnitude };
-constexpr size_t kParts = kMagnitude + 1;
-
-constexpr std::pair<std::string_view, Part> kEndings[] = {
-    {".lora_A.weight", kA},
-    {".lora_B.weight", kB},
-    {".lora_B.bias", kBias},
-    {".lora_embedding_A", kEmbeddingA},
-    {".lora_embedding_B", kEmbeddingB},
-    {".lora_magnitude_vector", kMagnitude},
-    {".lora_magnitude_vector.weight", kMagnitude},
-};
 
 // Names of embeddings, which may be the weights of `lm_head`, too.
 constexpr std::string_view kEmbeddings[] = {"embed_tokens.weight", "wte.weight",
@@ -63,30 +48,6 @@ constexpr std::string_view kWithHead[] = {"ForCausalLM", "LMHeadModel",
                                           "ForConditionalGeneration"};
 constexpr std::string_view kHead = "lm_head";
 constexpr std::string_view kHeadWeight = "lm_head.weight";
-
-constexpr uint32_t kNoEntry = 0xFFFFFFFF;
-
-struct Module {
-  std::string name;
-  // Entries of the adapter, by Part.
-  std::array<uint32_t, kParts> parts;
-
-  explicit Module(std::string_view name) : name(name) { parts.fill(kNoEntry); }
-  bool has(Part part) const { return parts[part] != kNoEntry; }
-  bool is_embedding() const { return has(kEmbeddingA) || has(kEmbeddingB); }
-};
-
-bool IsKohya(std::string_view key) {
-  return key.starts_with("lora_unet_") || key.starts_with("lora_te") ||
-         key.ends_with(".lora_down.weight") || key.ends_with(".lora_up.weight");
-}
-
-// Removes a component of a path wherever it is.
-void Remove(std::string_view part, std::string* name) {
-  for (size_t at = name->find(part); at != name->npos; at = name->find(part)) {
-    name->erase(at, part.size() - 1);
-  }
-}
 
 // The steps of one weight.
 struct Target {
@@ -111,9 +72,7 @@ class MergeFinder {
 
   Status Add(const Adapter& adapter) {
     adapter_ = &adapter;
-    modules_.clear();
-    whole_.clear();
-    HAULWAY_TRY(SortKeys());
+    HAULWAY_ASSIGN(keys_, AdapterKeys::Sort(adapter.reader));
     HAULWAY_TRY(adapter.config.status());
     auto config = ParseAdapterConfig(*adapter.config);
     if (!config.ok()) {
@@ -121,12 +80,12 @@ class MergeFinder {
     }
     config_ = &*config;
     HAULWAY_TRY(GuessSquares());
-    for (const auto& [name, entry] : whole_) {
+    for (const auto& [name, entry] : keys_->whole()) {
       HAULWAY_TRY(AddWhole(name, entry));
     }
     // As PEFT, the embeddings before the head that they may be tied to.
     for (const bool is_head : {false, true}) {
-      for (const auto& [name, module] : modules_) {
+      for (const auto& [name, module] : keys_->modules()) {
         if ((name == kHead) == is_head) HAULWAY_TRY(AddModule(module));
       }
     }
@@ -144,6 +103,9 @@ class MergeFinder {
   }
 
  private:
+  using Part = AdapterModule::Part;
+  using enum AdapterModule::Part;
+
   struct NameOf {
     const CheckpointIndex& index;
     std::string_view operator()(uint32_t i) const {
@@ -154,78 +116,6 @@ class MergeFinder {
   const TensorInfo& InfoOf(uint32_t entry) const {
     return index_.tensors[index_.entries[entry].tensor];
   }
-  // The name without the prefix that all names have.
-  std::string_view KeyOf(uint32_t entry) const {
-    std::string_view key = adapter_->reader->index().entries[entry].name;
-    if (key.starts_with(kPrefix)) key.remove_prefix(kPrefix.size());
-    return key;
-  }
-  AdapterTensor TensorOf(uint32_t entry) const {
-    return {adapter_->reader, adapter_->reader->index().entries[entry].tensor};
-  }
-  Status Wrong(uint32_t entry, std::string_view what,
-               Code code = Code::kMismatch) const {
-    return Status(code, what).In(Quote(KeyOf(entry)));
-  }
-
-  Status SortKeys() {
-    const auto& entries = adapter_->reader->index().entries;
-    if (entries.empty()) return Status(Code::kMismatch, "it has no tensor");
-    for (uint32_t i = 0; i < entries.size(); ++i) {
-      std::string_view key = KeyOf(i);
-      if (IsKohya(key)) {
-        return Wrong(i,
-                     "it is a key of kohya's scripts, in which the dots of the "
-                     "module's path are lost: convert the adapter to that of "
-                     "peft",
-                     Code::kUnsupported);
-      }
-      HAULWAY_TRY(CheckStored(i));
-      const auto ending = std::ranges::find_if(
-          kEndings, [&](const auto& one) { return key.ends_with(one.first); });
-      if (ending != std::end(kEndings)) {
-        key.remove_suffix(ending->first.size());
-        Module& module =
-            modules_.try_emplace(std::string(key), key).first->second;
-        if (module.has(ending->second)) {
-          return Wrong(i, "it is there under two names");
-        }
-        module.parts[ending->second] = i;
-        continue;
-      }
-      if (key.find(".lora_") != key.npos ||
-          key.find("trainable_tokens") != key.npos) {
-        return Wrong(i, "it is no key of a LoRA adapter that can be merged",
-                     Code::kUnsupported);
-      }
-      std::string name(key);
-      Remove(".modules_to_save.", &name);
-      if (!whole_.try_emplace(std::move(name), i).second) {
-        return Wrong(i, "it is there under two names");
-      }
-    }
-    return Status();
-  }
-
-  // Fails unless a tensor of the adapter has numbers, in rows.
-  Status CheckStored(uint32_t entry) const {
-    const TensorInfo info = TensorOf(entry).info();
-    if (IsFloating(info.dtype) && CanCast(info.dtype, DType::kF32) &&
-        ItemBytes(info.dtype) > 1 && IsDense(info)) {
-      return Status();
-    }
-    return Wrong(entry,
-                 fmt::format("a tensor of dtype {} cannot be merged: expected "
-                             "F32, F16 or BF16, stored in rows",
-                             Name(info.dtype)),
-                 Code::kUnsupported);
-  }
-
-  static bool IsDense(const TensorInfo& info) {
-    return info.kind == TensorKind::kDense && info.storage != kNoStorage &&
-           IsContiguous(info.shape, info.strides) && !info.negative;
-  }
-
   uint32_t Find(std::string_view name) const {
     return names_.Find(name, NameOf{index_});
   }
@@ -285,14 +175,14 @@ class MergeFinder {
 
   Status Missing(uint32_t key, std::string_view name) const {
     if (scaled_.weight_count() != 0) {
-      return WithMethod(
-          Wrong(key,
-                fmt::format("the model has no plain weight {}, and it is "
-                            "quantized: dequantize it (--dequantize)",
-                            Quote(name)),
-                Code::kUnsupported));
+      return WithMethod(keys_->Wrong(
+          key,
+          fmt::format("the model has no plain weight {}, and it is "
+                      "quantized: dequantize it (--dequantize)",
+                      Quote(name)),
+          Code::kUnsupported));
     }
-    return Wrong(key, fmt::format("the model has no {}", Quote(name)));
+    return keys_->Wrong(key, fmt::format("the model has no {}", Quote(name)));
   }
 
   // Adds the method of a quantized model to a refusal.
@@ -331,7 +221,7 @@ class MergeFinder {
                                 "quantized model (--dequantize)",
                                 Name(info.dtype)));
     }
-    if (IsDense(info)) return Status();
+    if (IsInRows(info)) return Status();
     return Status(Code::kUnsupported,
                   "adapters cannot be merged into a weight that is not stored "
                   "densely, in rows");
@@ -339,14 +229,14 @@ class MergeFinder {
 
   Status AddWhole(const std::string& key, uint32_t entry) {
     std::string name = key;
-    Remove(".base_layer.", &name);
+    RemoveComponent(".base_layer.", &name);
     const bool is_base = name != key;
     HAULWAY_ASSIGN(auto* target, TargetOf(name, entry));
-    const TensorInfo info = TensorOf(entry).info();
+    const TensorInfo info = keys_->TensorOf(entry).info();
     HAULWAY_TRY(CheckShape(entry, info.shape, InfoOf(target->entry).shape));
     if (is_base) {
       target->replacement = MergeStep{.kind = MergeStep::Kind::kReplace,
-                                      .value = TensorOf(entry)};
+                                      .value = keys_->TensorOf(entry)};
       return Status();
     }
     HAULWAY_ASSIGN(const bool is_shared, IsShared(target->entry));
@@ -356,13 +246,14 @@ class MergeFinder {
       if (name == kHeadWeight) target = &head_;
     }
     if (target->owner != nullptr) {
-      return Wrong(entry, fmt::format("two adapters replace the weight: {} "
+      return keys_->Wrong(entry,
+                          fmt::format("two adapters replace the weight: {} "
                                       "does, too",
                                       target->owner->name));
     }
     target->owner = adapter_;
-    target->replacement =
-        MergeStep{.kind = MergeStep::Kind::kReplace, .value = TensorOf(entry)};
+    target->replacement = MergeStep{.kind = MergeStep::Kind::kReplace,
+                                    .value = keys_->TensorOf(entry)};
     return Status();
   }
 
@@ -374,10 +265,11 @@ class MergeFinder {
   }
 
   Status StoredTwice(uint32_t key) const {
-    return Wrong(key,
-                 "the model stores two copies of the weight that it changes, "
-                 "which are to be one (tie_word_embeddings)",
-                 Code::kUnsupported);
+    return keys_->Wrong(
+        key,
+        "the model stores two copies of the weight that it changes, "
+        "which are to be one (tie_word_embeddings)",
+        Code::kUnsupported);
   }
 
   // Adds the head of a model that has none of its own in its file: what an
@@ -409,7 +301,7 @@ class MergeFinder {
   Status CheckShape(uint32_t entry, std::span<const int64_t> found,
                     std::span<const int64_t> expected) const {
     if (std::ranges::equal(found, expected)) return Status();
-    return NoFit(found, ShapeText(expected)).In(Quote(KeyOf(entry)));
+    return NoFit(found, ShapeText(expected)).In(Quote(keys_->KeyOf(entry)));
   }
 
   // Square weights of linear layers do not show how they are stored. PEFT
@@ -418,13 +310,13 @@ class MergeFinder {
   Status GuessSquares() {
     bool has_plain = false;
     bool has_transposed = false;
-    for (const auto& [name, module] : modules_) {
+    for (const auto& [name, module] : keys_->modules()) {
       if (!module.has(kA) || !module.has(kB) || name == kHead) continue;
       HAULWAY_ASSIGN(const uint32_t entry,
                      FindTarget(fmt::format("{}{}", name, kWeight)));
       if (entry == kNoEntry) continue;
       const std::span<const int64_t> shape = InfoOf(entry).shape;
-      const auto a = TensorOf(module.parts[kA]).info().shape;
+      const auto a = keys_->TensorOf(module.parts[kA]).info().shape;
       if (shape.size() != 2 || a.size() != 2 || shape[0] == shape[1]) continue;
       has_plain = has_plain || a[1] == shape[1];
       has_transposed = has_transposed || a[1] == shape[0];
@@ -434,35 +326,36 @@ class MergeFinder {
     return Status();
   }
 
-  Status AddModule(const Module& module) {
+  Status AddModule(const AdapterModule& module) {
     const Part a = module.is_embedding() ? kEmbeddingA : kA;
     const Part b = module.is_embedding() ? kEmbeddingB : kB;
     const auto first = std::ranges::find_if(
         module.parts, [](uint32_t part) { return part != kNoEntry; });
     const auto half = [&](std::string_view missing) {
-      return Wrong(*first,
-                   fmt::format("the module's {} is not there", missing));
+      return keys_->Wrong(*first,
+                          fmt::format("the module's {} is not there", missing));
     };
     if (!module.has(a)) return half("lora_A");
     if (!module.has(b)) return half("lora_B");
     if (module.is_embedding() && (module.has(kA) || module.has(kB))) {
-      return Wrong(*first, "the module has factors of two kinds");
+      return keys_->Wrong(*first, "the module has factors of two kinds");
     }
     if (config_->has_magnitudes != module.has(kMagnitude)) {
       return config_->has_magnitudes
                  ? half("lora_magnitude_vector, which use_dora asks for,")
-                 : Wrong(module.parts[kMagnitude],
-                         "use_dora is not set in adapter_config.json");
+                 : keys_->Wrong(module.parts[kMagnitude],
+                                "use_dora is not set in adapter_config.json");
     }
     HAULWAY_ASSIGN(
         Target* const target,
         TargetOf(module.name + std::string(kWeight), module.parts[a]));
     if (target->owner != nullptr) {
-      return Wrong(module.parts[a],
-                   fmt::format("the weight that it changes is replaced by a "
-                               "tensor of {}",
-                               target->owner->name),
-                   Code::kUnsupported);
+      return keys_->Wrong(
+          module.parts[a],
+          fmt::format("the weight that it changes is replaced by a "
+                      "tensor of {}",
+                      target->owner->name),
+          Code::kUnsupported);
     }
     HAULWAY_ASSIGN(const bool is_shared, IsShared(target->entry));
     if (is_shared) {
@@ -485,10 +378,10 @@ class MergeFinder {
   }
 
   // Fits the factors to a weight of this shape.
-  Status Fit(const Module& module, Part a, Part b,
+  Status Fit(const AdapterModule& module, Part a, Part b,
              std::span<const int64_t> shape, MergeStep* step) const {
-    const TensorInfo left = TensorOf(module.parts[b]).info();
-    const TensorInfo right = TensorOf(module.parts[a]).info();
+    const TensorInfo left = keys_->TensorOf(module.parts[b]).info();
+    const TensorInfo right = keys_->TensorOf(module.parts[a]).info();
     const uint64_t rank = config_->RankOf(module.name);
     const auto is_rank = [&](int64_t size) {
       return static_cast<uint64_t>(size) == rank;
@@ -496,7 +389,7 @@ class MergeFinder {
     if (right.shape.size() < 2 || !is_rank(right.shape[0])) {
       return NoFit(right.shape,
                    fmt::format("[{}, ...], as adapter_config.json says", rank))
-          .In(Quote(KeyOf(module.parts[a])));
+          .In(Quote(keys_->KeyOf(module.parts[a])));
     }
     // The module's outputs and inputs.
     const int64_t outputs = left.shape.empty() ? 0 : left.shape[0];
@@ -514,7 +407,7 @@ class MergeFinder {
                             [](int64_t size) { return size == 1; });
     if (!is_left) {
       return NoFit(left.shape, fmt::format("a factor of rank {}", rank))
-          .In(Quote(KeyOf(module.parts[b])));
+          .In(Quote(keys_->KeyOf(module.parts[b])));
     }
     if (!fits_plain && !fits_transposed) {
       return Status(Code::kMismatch,
@@ -522,30 +415,30 @@ class MergeFinder {
                                 "weight of {}",
                                 ShapeText(right.shape), ShapeText(left.shape),
                                 ShapeText(shape)))
-          .In(Quote(KeyOf(module.parts[a])));
+          .In(Quote(keys_->KeyOf(module.parts[a])));
     }
     step->rank = rank;
-    step->left = TensorOf(module.parts[step->is_transposed ? a : b]);
-    step->right = TensorOf(module.parts[step->is_transposed ? b : a]);
+    step->left = keys_->TensorOf(module.parts[step->is_transposed ? a : b]);
+    step->right = keys_->TensorOf(module.parts[step->is_transposed ? b : a]);
     if (module.has(kMagnitude)) {
-      step->magnitude = TensorOf(module.parts[kMagnitude]);
+      step->magnitude = keys_->TensorOf(module.parts[kMagnitude]);
       const std::span<const int64_t> found = step->magnitude.info().shape;
       if (ElementsOf(found) != static_cast<uint64_t>(outputs)) {
         return NoFit(found, fmt::format("{} numbers", outputs))
-            .In(Quote(KeyOf(module.parts[kMagnitude])));
+            .In(Quote(keys_->KeyOf(module.parts[kMagnitude])));
       }
     }
     step->rounds_product = module.is_embedding() && !step->magnitude;
     return Status();
   }
 
-  Status AddBias(const Module& module) {
+  Status AddBias(const AdapterModule& module) {
     const uint32_t key = module.parts[kBias];
     HAULWAY_ASSIGN(Target* const target, TargetOf(module.name + ".bias", key));
-    HAULWAY_TRY(CheckShape(key, TensorOf(key).info().shape,
+    HAULWAY_TRY(CheckShape(key, keys_->TensorOf(key).info().shape,
                            InfoOf(target->entry).shape));
     target->steps.push_back({.kind = MergeStep::Kind::kVector,
-                             .value = TensorOf(key),
+                             .value = keys_->TensorOf(key),
                              .scale = ScaleOf(module.name)});
     return Status();
   }
@@ -640,9 +533,8 @@ class MergeFinder {
 
   // These describe the adapter that is being added.
   const Adapter* adapter_ = nullptr;
+  std::optional<AdapterKeys> keys_;
   const AdapterConfig* config_ = nullptr;
-  std::map<std::string, Module> modules_;
-  std::map<std::string, uint32_t> whole_;  // Entries, by name in the model.
   bool are_squares_transposed_ = false;
 };
 
