@@ -35,6 +35,9 @@ constexpr size_t kLongestReplacement = 1024;
 // Of all names together; twice as much as the largest header of a safetensors
 // file.
 constexpr size_t kMostNameBytes = 200'000'000;
+// Of tensors that rules make: each takes some hundred bytes, and none of the
+// file if it is empty.
+constexpr size_t kMostMade = 2'000'000;
 
 using FunctionResults = std::vector<RuleTensor>;
 
@@ -301,6 +304,12 @@ class RuleApplier {
                       tensors.lists.size()));
     }
     for (size_t p = 0; p < targets.size(); ++p) {
+      count_made_ += tensors.lists[p].size();
+      if (count_made_ > kMostMade) {
+        return Status(
+            Code::kLimit,
+            fmt::format("the rules make more than {} tensors", kMostMade));
+      }
       for (size_t i = 0; i < tensors.lists[p].size(); ++i) {
         HAULWAY_ASSIGN(std::string name, NewName(group, p, i));
         made->emplace(group.first, Named{.name = std::move(name),
@@ -408,6 +417,7 @@ class RuleApplier {
   uint64_t functions_called_ = 0;
   std::vector<Named> list_;
   uint64_t name_bytes_ = 0;     // Of all names.
+  uint64_t count_made_ = 0;     // By all rules.
   const Rule* rule_ = nullptr;  // The one that is being applied.
 };
 

@@ -172,14 +172,14 @@ Status Chunk(const Parameters& given, Tensors* tensors) {
 }
 
 Status Split(const Parameters& given, Tensors* tensors) {
+  int64_t sum = 0;  // -1: it is none.
+  for (const int64_t size : given.numbers) {
+    if (size < 0 || __builtin_add_overflow(sum, size, &sum)) sum = -1;
+    if (sum < 0) break;
+  }
   return CutAll(
       given, given.numbers.size(),
       [&](size_t i, int64_t all) -> Result<int64_t> {
-        int64_t sum = 0;
-        for (const int64_t size : given.numbers) {
-          if (size < 0 || __builtin_add_overflow(sum, size, &sum)) sum = -1;
-          if (sum < 0) break;
-        }
         if (sum == all) return given.numbers[i];
         return NoFit(fmt::format("sizes {} do not add up to {}",
                                  ShapeText(given.numbers), all));

@@ -256,6 +256,16 @@ def test_python_arguments(rules, error, model):
         haulway.load(model, rules=rules)
 
 
+def test_empty_tensors_are_not_multiplied_without_end(tmp_path, run):
+    save_file({f"{i}.w": torch.zeros(50_000, 50_000, 0) for i in range(2)},
+              tmp_path / "model.safetensors")
+    unstack = one("w", "*.v", {"unstack": {}})
+    (tmp_path / "rules.json").write_text(json.dumps({"rules": [
+        unstack, {"rename": [r"^(\d)\.(\d+)\.v$", r"\1_\2.w"]}, unstack]}))
+    done = run("ls", "model.safetensors", "--rules", "rules.json", code=1)
+    assert "the rules make more than 2000000 tensors" in done.stderr
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt", ".tensors",
                                     ".gguf"])
 @pytest.mark.parametrize("name", ["a\0b", "\0", "a/../b", "\n", "é" * 40])
