@@ -1,6 +1,7 @@
 """Ctrl-C ends long calls, and a program may exit while threads are inside
 calls."""
 
+import io
 import select
 import signal
 import subprocess
@@ -282,3 +283,39 @@ def test_threads_that_run_python_within_do_not_mind_its_end(seed, tmp_path):
         capture_output=True, text=True, timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class Raising(io.RawIOBase):
+    """A file that raises at a read."""
+
+    def __init__(self, path, error, reads):
+        self.file, self.error, self.reads = path.open("rb"), error, reads
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def seek(self, *where):
+        return self.file.seek(*where)
+
+    def readinto(self, out):
+        self.reads -= 1
+        if self.reads < 0:
+            raise self.error
+        return self.file.readinto(out)
+
+
+@pytest.mark.parametrize("reads", [0, 1, 2])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3),
+                                   OSError("no"), ValueError("no")])
+def test_what_a_file_object_raises_reaches_the_caller(error, reads, tmp_path):
+    haulway.save({"w": np.arange(3 * MIB)}, tmp_path / "x.safetensors")
+    with pytest.raises(BaseException) as raised:
+        haulway.load(Raising(tmp_path / "x.safetensors", error, reads), "numpy")
+    if isinstance(error, Exception):
+        assert isinstance(raised.value, haulway.Error)
+        assert raised.value.__cause__ is error
+    else:
+        assert raised.value is error
