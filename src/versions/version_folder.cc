@@ -34,6 +34,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/version_source.h"
 #include "haulway/folder.h"
+#include "io/file_of_set.h"
 #include "io/file_system.h"
 #include "io/model_names.h"
 
@@ -42,6 +43,7 @@ namespace haulway {
 namespace {
 
 constexpr std::string_view kHiddenSuffix = ".haulway-tmp";
+constexpr int kMostTries = 100;
 
 Status Exists(std::string_view path) {
   return Status(Code::kInvalidArgument,
@@ -64,11 +66,25 @@ std::string ParentOf(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// Opens a folder and locks it, so that no sweep removes it.
+// Opens a new folder and locks it, so that no sweep removes it. Returns none if
+// a sweep took it for a leftover before.
 UniqueFd LockedFolder(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() >= 0) (void)::flock(fd.get(), LOCK_SH | LOCK_NB);
+  if (fd.get() < 0 ||
+      (::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) ||
+      !LeadsTo(path, fd.get())) {
+    return UniqueFd();
+  }
   return fd;
+}
+
+// Sweeps a folder that need not be one of versions. On a network file system
+// locks may not reach other machines, so there this does nothing.
+void SweepBeside(const std::string& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0 && !FileSystemOf(fd.get()).remote) {
+    SweepVersionFolders(folder);
+  }
 }
 
 // Renames a folder unless the new name is taken.
@@ -102,15 +118,21 @@ class LocalFolder : public NewFolder {
   Status Begin() {
     std::error_code error;
     if (std::filesystem::exists(path_, error)) return Exists(path_);
-    hidden_ = HiddenName(path_);
-    std::filesystem::create_directories(hidden_, error);
-    if (error) {
-      return Status::FromErrno(error.value(), "cannot make the folder")
-          .Of(path_);
+    SweepBeside(ParentOf(path_));
+    for (int i = 0; i < kMostTries; ++i) {
+      hidden_ = HiddenName(path_);
+      std::filesystem::create_directories(hidden_, error);
+      if (error) {
+        return Status::FromErrno(error.value(), "cannot make the folder")
+            .Of(path_);
+      }
+      lock_ = LockedFolder(hidden_);
+      is_owner_ = lock_.get() >= 0;
+      if (is_owner_) return Status();
     }
-    is_owner_ = true;
-    lock_ = LockedFolder(hidden_);
-    return Status();
+    return Status(Code::kUnavailable,
+                  "the folder of the version is removed again and again")
+        .Of(path_);
   }
 
   Status BeginIn(std::string_view place) {
