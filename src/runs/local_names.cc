@@ -37,13 +37,7 @@ Status Failed(int error, std::string_view what, const std::string& path) {
 // Returns whether renameat2(2) failed because it has no such flag here.
 bool HasNoFlags(int error) { return error == EINVAL || error == ENOSYS; }
 
-}  // namespace
-
-std::string NewId() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
-}
-
+// Returns the step that a hidden name is of; nullopt for other names.
 std::optional<uint64_t> StepOfTemporary(std::string_view name) {
   if (!name.starts_with(kStep)) return std::nullopt;
   name.remove_prefix(kStep.size());
@@ -52,7 +46,25 @@ std::optional<uint64_t> StepOfTemporary(std::string_view name) {
   return WholeNumberOf(name.substr(0, end));
 }
 
-bool IsTrash(std::string_view name) { return name.starts_with(kTrash); }
+// Removes the hidden folder of a step, and its lock, unless a process holds
+// that. `path`: of either.
+void RemoveUnlocked(std::string path) {
+  if (path.ends_with(kLock)) path.resize(path.size() - kLock.size());
+  const UniqueFd fd(
+      ::open(LockOf(path).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  if (fd.get() < 0 ? errno != ENOENT
+                   : ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    return;
+  }
+  if (RemoveTree(path).ok()) RemoveLock(path);
+}
+
+}  // namespace
+
+std::string NewId() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
 
 Result<UniqueFd> MakeTemporary(const std::string& root, uint64_t step,
                                std::string* path) {
@@ -143,15 +155,21 @@ void RemoveLock(const std::string& path) {
   (void)::unlink(LockOf(path).c_str());
 }
 
-void RemoveUnlocked(std::string path) {
-  if (path.ends_with(kLock)) path.resize(path.size() - kLock.size());
-  const UniqueFd fd(
-      ::open(LockOf(path).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
-  if (fd.get() < 0 ? errno != ENOENT
-                   : ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    return;
+Status SweepSteps(const std::string& root, std::optional<uint64_t> newest) {
+  std::error_code error;
+  std::filesystem::directory_iterator files(root, error);
+  for (; !error && files != std::filesystem::directory_iterator();
+       files.increment(error)) {
+    const std::string name = files->path().filename().string();
+    const auto step = StepOfTemporary(name);
+    if (name.starts_with(kTrash)) {
+      HAULWAY_TRY(RemoveTree(root + name));
+    } else if (step.has_value() && newest.has_value() && *step <= *newest) {
+      RemoveUnlocked(root + name);
+    }
   }
-  if (RemoveTree(path).ok()) RemoveLock(path);
+  if (!error) return Status();
+  return Failed(error.value(), "cannot list the folder", root);
 }
 
 }  // namespace haulway

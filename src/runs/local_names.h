@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/posix.h"
 #include "haulway/status.h"
@@ -19,10 +18,6 @@ namespace haulway {
 
 // Returns 16 hexadecimal digits that no other call returns.
 std::string NewId();
-
-// Returns the step that a hidden name is of; nullopt for other names.
-std::optional<uint64_t> StepOfTemporary(std::string_view name);
-bool IsTrash(std::string_view name);
 
 // Makes a hidden folder for a step in the folder `root`, and its lock. Sets
 // `path` to it.
@@ -45,8 +40,9 @@ Status RemoveTree(const std::string& path);
 // Removes the lock of the hidden folder `path`, which this process holds.
 void RemoveLock(const std::string& path);
 
-// Removes the hidden folder of a step, and its lock, unless a process holds
-// that. `path`: of either.
-void RemoveUnlocked(std::string path);
+// Removes what killed saves and prunes left in the folder `root`: steps that
+// lost their names, and hidden folders of steps up to `newest` that no process
+// holds.
+Status SweepSteps(const std::string& root, std::optional<uint64_t> newest);
 
 }  // namespace haulway

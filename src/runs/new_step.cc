@@ -292,8 +292,9 @@ class LocalStep : public CollectedStep {
       if (options_.durability == Durability::kFull) {
         HAULWAY_TRY(SyncFolder(root_));
       }
-      // The step is there; a leftover goes with the next prune.
+      // The step is there; a leftover goes with the next save.
       if (!old.empty()) (void)RemoveTree(old);
+      (void)SweepSteps(root_, step_);
       return EntryOf(path, manifest);
     });
   }

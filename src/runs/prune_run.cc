@@ -164,18 +164,7 @@ class Pruner {
   // Removes what killed saves and prunes left.
   Status Sweep(const FoundEntry& newest) const {
     const RunFolder& folder = run_.folder;
-    if (folder.is_local()) {
-      for (const std::string& name : folder.Children()) {
-        const auto step = StepOfTemporary(name);
-        if (IsTrash(name)) {
-          HAULWAY_TRY(RemoveTree(folder.root() + name));
-        } else if (step.has_value() && newest.step.has_value() &&
-                   *step <= *newest.step) {
-          RemoveUnlocked(folder.root() + name);
-        }
-      }
-      return Status();
-    }
+    if (folder.is_local()) return SweepSteps(folder.root(), newest.step);
     if (run_.layout->name != "haulway") return Status();
     HAULWAY_TRY(SweepSaves(newest));
     return SweepUploads(newest);
