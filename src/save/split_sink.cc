@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "haulway/file_set.h"
 #include "haulway/layout.h"
 #include "io/file_system.h"
 
@@ -14,14 +15,28 @@ namespace haulway {
 
 namespace {
 
+// Fails if something has the name of the data file.
+Status CheckIsNew(const std::string& data) {
+  struct stat facts;
+  if (::lstat(data.c_str(), &facts) != 0) return Status();
+  return Status(Code::kInvalidArgument,
+                "data file exists already, and may be another's")
+      .Of(data);
+}
+
 class SplitSink : public ByteSink {
  public:
-  SplitSink(std::unique_ptr<ByteSink> first, std::unique_ptr<ByteSink> second,
-            uint64_t split)
-      : first_(std::move(first)),
-        second_(std::move(second)),
-        split_(split),
-        name_(first_->name()) {}
+  SplitSink(std::string data, uint64_t split, Durability durability)
+      : data_(std::move(data)), split_(split), files_(durability) {}
+
+  Status Open(const std::string& path, const FileSinkOptions& options) {
+    FileSinkOptions anew = options;
+    anew.existing = Existing::kRefuse;
+    HAULWAY_ASSIGN(second_, files_.AddFile(data_, anew));
+    HAULWAY_ASSIGN(first_, files_.AddFile(path, options));
+    name_ = first_->name();
+    return Status();
+  }
 
   std::string_view name() const override { return name_; }
 
@@ -58,21 +73,26 @@ class SplitSink : public ByteSink {
   }
 
   Status Prepare(uint64_t size) override {
-    HAULWAY_TRY(second_->Prepare(size - std::min(size, split_)));
-    return first_->Prepare(std::min(size, split_));
+    HAULWAY_TRY(second_->Commit(size - std::min(size, split_)));
+    HAULWAY_TRY(first_->Commit(std::min(size, split_)));
+    return files_.Prepare();
   }
 
   Status Commit(uint64_t size) override {
     HAULWAY_TRY(Prepare(size));
-    HAULWAY_TRY(second_->Commit(size - std::min(size, split_)));
-    return first_->Commit(std::min(size, split_));
+    return files_.Commit([&]() -> Result<std::vector<std::string>> {
+      HAULWAY_TRY(CheckIsNew(data_));
+      return std::vector<std::string>();
+    });
   }
 
  private:
-  const std::unique_ptr<ByteSink> first_;
-  const std::unique_ptr<ByteSink> second_;
+  const std::string data_;
   const uint64_t split_;
-  const std::string name_;
+  FileSet files_;
+  std::unique_ptr<ByteSink> first_;
+  std::unique_ptr<ByteSink> second_;
+  std::string name_;
 };
 
 // Returns the folder of a path with the slash, or "".
@@ -86,12 +106,7 @@ Result<std::unique_ptr<ByteSink>> OpenSplitSink(
     const std::string& path, const std::string& data_file, uint64_t split,
     const FileSinkOptions& options) {
   const std::string data = FolderOf(path) + data_file;
-  struct stat facts;
-  if (::lstat(data.c_str(), &facts) == 0) {
-    return Status(Code::kInvalidArgument,
-                  "data file exists already, and may be another's")
-        .Of(data);
-  }
+  HAULWAY_TRY(CheckIsNew(data));
   HAULWAY_ASSIGN(const FinalName name, FollowLinks(path));
   const std::string folder = FolderOf(name.path);
   if (name.path.substr(folder.size()) == data_file &&
@@ -100,12 +115,9 @@ Result<std::unique_ptr<ByteSink>> OpenSplitSink(
                   "data file has the name of the file itself")
         .Of(data);
   }
-  FileSinkOptions anew = options;
-  anew.existing = Existing::kRefuse;
-  HAULWAY_ASSIGN(std::unique_ptr<ByteSink> first, OpenFileSink(path, options));
-  HAULWAY_ASSIGN(std::unique_ptr<ByteSink> second, OpenFileSink(data, anew));
-  return std::unique_ptr<ByteSink>(
-      std::make_unique<SplitSink>(std::move(first), std::move(second), split));
+  auto sink = std::make_unique<SplitSink>(data, split, options.durability);
+  HAULWAY_TRY(sink->Open(path, options));
+  return std::unique_ptr<ByteSink>(std::move(sink));
 }
 
 }  // namespace haulway
