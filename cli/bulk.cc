@@ -67,14 +67,21 @@ constexpr const char* kProgram =
     "    sys.exit(2)\n"
     "main(sys.argv[1], *sys.argv[4:6], sys.argv[6:])\n";
 
-// Adds the options that were given, as lists of strings by name.
+// Adds the options that were given, by name: a flag as true, others as lists of
+// strings.
 void AddGiven(const CLI::App& part, Json* json) {
   for (const CLI::Option* option : part.get_options()) {
     if (option->count() == 0 || option->get_lnames().empty()) continue;
     const std::string& name = option->get_lnames().front();
-    // RequestOf() adds all headers, and the path is an argument of its own.
-    if (name == "header" || name == "out") continue;
-    json->Key(name).Begin('[');
+    // RequestOf() adds headers and adapters; the path is an argument of its
+    // own.
+    if (name == "header" || name == "lora" || name == "out") continue;
+    json->Key(name);
+    if (option->get_expected_max() == 0) {
+      json->Raw("true");
+      continue;
+    }
+    json->Begin('[');
     for (const std::string& text : option->results()) json->Text(text);
     json->End(']');
   }
@@ -93,6 +100,13 @@ std::string RequestOf(const BulkVerbOptions& options) {
   }
   json.End(']').Key("options").Begin('{');
   for (const CLI::App* group : options.groups) AddGiven(*group, &json);
+  if (!options.open.lora.empty()) {
+    json.Key("lora").Begin('[');
+    for (const LoraAdapter& adapter : options.open.lora) {
+      json.Text(adapter.path).Text(fmt::format("{}", adapter.weight));
+    }
+    json.End(']');
+  }
   return json.End('}').End('}').text();
 }
 
@@ -196,6 +210,8 @@ Runner AddBulk(CLI::App& app) {
   AddProgress(app, *options);
   // Python gets the options in groups as they were given.
   CLI::App* const passed = app.add_option_group("Reading");
+  AddDequantize(*passed, *options);
+  AddRaw(*passed, *options);
   AddLenient(*passed, *options);
   AddAllow(*passed, *options);
   CLI::App* const signatures = app.add_option_group("For verify");

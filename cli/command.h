@@ -105,6 +105,8 @@ RemoteOptions& Remote();
 SourceOptions& Sources();
 // Adds --dequantize, --lora and --rules, for verbs that read tensors.
 void AddDequantize(CLI::App& app, Options& options);
+// Adds --raw, for verbs that cast.
+void AddRaw(CLI::App& app, Options& options);
 // Adds --variant and --join, for verbs whose FILE is a model.
 void AddNaming(CLI::App& app, Options& options);
 // Adds the argument FILE of such a verb: AddFile() and AddNaming().

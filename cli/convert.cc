@@ -235,9 +235,7 @@ Runner AddConvert(CLI::App& app) {
                  "Cast floating-point tensors to this dtype: bf16, F32, ...")
       ->check(CheckDType);
   AddDequantize(app, *options);
-  app.add_flag("--raw", options->open.raw,
-               "With --dtype: cast the stored numbers of quantized weights and "
-               "of their scales as they are");
+  AddRaw(app, *options);
   AddFilters(app, *options);
   AddList(app, "--rename", options->rename,
           "REGEX=REPLACEMENT for names, \\1 for a group; repeatable")

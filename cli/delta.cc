@@ -273,6 +273,13 @@ constexpr OwnOption kOwnOptions[] = {
     {"--keep", "prune",
      "how many versions to keep, besides those that they need"},
     {"--dry-run", "prune", "remove nothing"},
+    {"--lenient", "write"},
+    {"--alone", "write"},
+    {"--part", "write"},
+    {"--weights", "write"},
+    {"--replicas", "write"},
+    {"--split-layers", "write"},
+    {"--allow", "write"},
 };
 
 const DeltaAction& ActionOf(std::string_view name) {
@@ -426,6 +433,8 @@ Runner AddDelta(CLI::App& app) {
          "folder of the version")
       ->required();
   AddFields(app, &Sources(), {"variant"});
+  AddLenient(app, *options);
+  AddAllow(app, *options);
   AddThreads(app, *options);
   AddOwnOptions(app, *options);
   DescribeOwnOptions(app);

@@ -228,9 +228,7 @@ Runner AddEdit(CLI::App& app) {
       app.add_option("-o,--out", options->edit.output,
                      "Write a new file and leave the old one unchanged")
           ->check(CheckFileToWrite);
-  app.add_flag("--raw", options->open.raw,
-               "With casts: cast the stored numbers of quantized weights and "
-               "of their scales as they are");
+  AddRaw(app, *options);
   AddFields(app, &options->edit);
   app.get_option("--in-place")->excludes(out);
   AddProgress(app, *options);

@@ -160,6 +160,12 @@ void AddFile(CLI::App& app, Options& options, const char* about) {
   AddRemote(app);
   app.add_option_function<std::string>(
          "FILE",
+void AddRaw(CLI::App& app, Options& options) {
+  app.add_flag("--raw", options.open.raw,
+               "With casts: cast the stored numbers of quantized weights and "
+               "of their scales as they are");
+}
+
          [&options](const std::string& file) { options.files = {file}; }, about)
       ->required();
 }

@@ -81,8 +81,7 @@ def _bound(call, name, required):
     for one in required:
         assert one in SOURCES | TARGETS | VALUES.keys(), f"{name}: what is {one}?"
 
-    def bound(source, target):
-        values = {}
+    def bound(source, target, **values):
         for one in required:
             if one == read or one == "b":
                 values[one] = source
@@ -97,9 +96,9 @@ def _bound(call, name, required):
 
 
 def _of_fsspec(method):
-    def call(source, target):
+    def call(source, target, **options):
         files = importlib.import_module("haulway.fsspec").HaulwayFileSystem(
-            skip_instance_cache=True)
+            skip_instance_cache=True, **options)
         return getattr(files, method)(source)
 
     return call
@@ -232,5 +231,9 @@ WAYS = {
 
 def words(way, file):
     """Returns the command line of a way with FILE replaced."""
-    rest = re.sub(r"FILE(\.\w+)", lambda m: file(f"file{m[1]}"), WAYS[way])
-    return [way.split()[0], *rest.split()]
+    return words_of(way.split()[0] + " " + WAYS[way], file)
+
+
+def words_of(line, file):
+    """Returns a command line with FILE replaced."""
+    return re.sub(r"FILE(\.\w+)", lambda m: file(f"file{m[1]}"), line).split()

@@ -340,7 +340,7 @@ class RuleApplier {
   Result<MadeTensor> TensorOf(const Named& one) const {
     if (one.made.has_value()) return *one.made;
     const uint32_t tensor = reader_.index().entries[one.entry].tensor;
-    if (!rules_.takes_quantized) HAULWAY_TRY(scaled_.CheckCast(tensor));
+    if (!rules_.takes_quantized) HAULWAY_TRY(scaled_.CheckPlain(tensor));
     auto made = StoredTensor(reader_, tensor);
     if (!made.ok()) return std::move(made).status().In(Quote(one.name));
     return made;

@@ -178,7 +178,7 @@ class MergeFinder {
       return WithMethod(keys_->Wrong(
           key,
           fmt::format("the model has no plain weight {}, and it is "
-                      "quantized: dequantize it (--dequantize)",
+                      "quantized: dequantize it (the option dequantize)",
                       Quote(name)),
           Code::kUnsupported));
     }
@@ -212,13 +212,13 @@ class MergeFinder {
 
   Status CheckPlain(uint32_t entry) const {
     const TensorInfo& info = InfoOf(entry);
-    HAULWAY_TRY(scaled_.CheckCast(index_.entries[entry].tensor));
+    HAULWAY_TRY(scaled_.CheckPlain(index_.entries[entry].tensor));
     if (info.dtype != DType::kF32 && info.dtype != DType::kF16 &&
         info.dtype != DType::kBF16) {
       return Status(Code::kUnsupported,
                     fmt::format("adapters cannot be merged into dtype {}: "
                                 "expected F32, F16 or BF16; dequantize a "
-                                "quantized model (--dequantize)",
+                                "quantized model (the option dequantize)",
                                 Name(info.dtype)));
     }
     if (IsInRows(info)) return Status();

@@ -313,7 +313,7 @@ Result<MadeTensor> StoredTensor(const FormatReader& reader, uint32_t tensor) {
       kind != DTypeKind::kBool) {
     return Status(Code::kUnsupported,
                   fmt::format("a rule cannot change a tensor of dtype {}: "
-                              "dequantize the model (--dequantize)",
+                              "dequantize the model (the option dequantize)",
                               Name(info.dtype)));
   }
   if (info.kind != TensorKind::kDense || info.storage == kNoStorage ||

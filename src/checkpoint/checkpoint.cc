@@ -363,9 +363,8 @@ Status Checkpoint::CheckDeclared(uint32_t tensor) const {
   Status status(
       Code::kUnsupported,
       "a cast would change what its numbers mean, and its scales are not in "
-      "this file: dequantize the whole model (--dequantize), or cast the "
-      "stored "
-      "numbers (--raw)");
+      "this file: dequantize the whole model (the option dequantize, which "
+      "load and convert have), or cast the stored numbers (the option raw)");
   const auto named = std::ranges::find(entries(), tensor, &Entry::tensor);
   if (named != entries().end()) {
     status = std::move(status).In(Quote(named->name));

@@ -44,7 +44,8 @@ std::string Listed(std::span<const Candidate> candidates) {
 Status Several(std::span<const Candidate> candidates) {
   return Status(Code::kInvalidArgument,
                 fmt::format("folder holds several checkpoints: expected one, "
-                            "found {}; name a file, or choose a variant",
+                            "found {}; name a file, or a variant (the option "
+                            "variant, which load and convert have)",
                             Listed(candidates)));
 }
 

@@ -297,8 +297,8 @@ TEST_F(Open, AFolderIsItsOneIndexOrFile) {
   WriteTensor("y.safetensors", "b");
   EXPECT_EQ(Message(Checkpoint::Open(folder_).status()),
             "folder holds several checkpoints: expected one, found "
-            "'x.safetensors', 'y.safetensors'; name a file, or choose a "
-            "variant; of " +
+            "'x.safetensors', 'y.safetensors'; name a file, or a variant "
+            "(the option variant, which load and convert have); of " +
                 folder_);
   Write("z.index.json",
         R"({"weight_map":{"a":"x.safetensors","b":"y.safetensors"}})");

@@ -94,10 +94,11 @@ Status ParseWeightMap(dom::object object, Strictness strictness,
     }
     map.pop_back();
     if (strictness == Strictness::kStrict) {
-      return Status(Code::kCorrupt,
-                    fmt::format("weight_map has {} twice; lenient takes the "
-                                "last",
-                                Quote(field.key)));
+      return Status(
+          Code::kCorrupt,
+          fmt::format("weight_map has {} twice; the option lenient takes "
+                      "the last",
+                      Quote(field.key)));
     }
     file_of[same] = file;
   }

@@ -119,7 +119,7 @@ class MapCheck {
                   "tensor {} is in another shard than the index says: "
                   "expected {}",
                   Quote(name), Quote(files_[map_[found].file]));
-    what += "; lenient reads what the index says";
+    what += "; the option lenient reads what the index says";
     return Status(Code::kMismatch, what);
   }
 
@@ -190,10 +190,11 @@ Status CheckPlaces(std::span<const Shard> shards) {
   if (!first.has_value()) return Status();
   for (uint64_t number = 0; number < first->count; ++number) {
     if (seen.contains(number)) continue;
-    return Status(Code::kMismatch,
-                  fmt::format("part {} of {} of the model is missing; lenient "
-                              "reads the parts that are there",
-                              number + 1, first->count));
+    return Status(
+        Code::kMismatch,
+        fmt::format("part {} of {} of the model is missing; the option "
+                    "lenient reads the parts that are there",
+                    number + 1, first->count));
   }
   if (first->tensors.value_or(tensors) != tensors) {
     return Status(Code::kMismatch,

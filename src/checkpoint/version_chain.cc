@@ -404,10 +404,11 @@ Status RefuseDeltaShard(const FormatReader& reader) {
   if (reader.index().format != Format::kSafetensors) return Status();
   HAULWAY_ASSIGN(const bool is_delta, delta::IsDeltaShard(reader));
   if (!is_delta) return Status();
-  return Status(Code::kUnsupported,
-                "a shard of a delta of weights, not a checkpoint: open the "
-                "model.safetensors.index.json of its version; the option alone "
-                "opens it as it is");
+  return Status(
+      Code::kUnsupported,
+      "a shard of a delta of weights, not a checkpoint: open the "
+      "model.safetensors.index.json of its version; the option alone, "
+      "which load and convert have, opens it as it is");
 }
 
 Result<VerifyReport> VerifySafetensorsFile(SourcePtr source,

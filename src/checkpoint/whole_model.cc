@@ -20,7 +20,7 @@ namespace {
 using SourcePtr = std::shared_ptr<const ByteSource>;
 
 constexpr std::string_view kAlone =
-    "the option alone opens this part by itself";
+    "the option alone, which load and convert have, opens this part by itself";
 
 Result<SourcePtr> ListParts(const SourcePtr& source, const FilePlace& place,
                             const PartName& name, bool is_strict) {

@@ -170,8 +170,8 @@ class Conversion {
       return Status();
     }
     return Status(Code::kUnsupported,
-                  fmt::format("{} cannot be resumed: leave out --resume "
-                              "(resume)",
+                  fmt::format("{} cannot be resumed: leave out the option "
+                              "resume",
                               why))
         .Of(path_);
   }

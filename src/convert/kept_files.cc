@@ -177,7 +177,7 @@ Result<bool> KeptFiles::HasNext(const std::string& name,
     return Status(Code::kInvalidArgument,
                   "an interrupted conversion into the folder read another "
                   "checkpoint or had other options: give those again, or leave "
-                  "out --resume (resume) to start anew")
+                  "out the option resume to start anew")
         .Of(folder_.substr(0, folder_.size() - kFolderName.size()));
   }
   HAULWAY_ASSIGN(const bool is_whole, IsWhole(entry, cancel));

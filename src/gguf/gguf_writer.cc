@@ -276,8 +276,8 @@ Result<std::vector<Fact>> FactsOf(const TensorsToWrite& tensors,
     if (!value.has_value()) {
       return Status(Code::kInvalidArgument,
                     fmt::format("metadata {} is no number: expected a power of "
-                                "two below 2^32, which the option alignment "
-                                "sets too",
+                                "two below 2^32; or use the option alignment, "
+                                "which save and convert have",
                                 kAlignmentKey));
     }
     *alignment = options.alignment.value_or(*value);

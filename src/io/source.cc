@@ -72,7 +72,8 @@ Result<std::shared_ptr<const ByteSource>> ByteSource::OpenBase(
   return Status::FromErrno(
       ENOENT,
       fmt::format("cannot open version {}, on which version {} builds: it is "
-                  "not beside that; name the checkpoint with base= or --base",
+                  "not beside that; name the checkpoint with the option base, "
+                  "which load and convert have",
                   Quote(base), Quote(version)));
 }
 

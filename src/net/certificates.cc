@@ -32,7 +32,7 @@ Result<Authorities> FindAuthorities(const std::string& file,
   }
   return Status(Code::kInvalidArgument,
                 "no certificates were found on this system: name a file of "
-                "them with ca_file or SSL_CERT_FILE");
+                "them with the option ca_file or SSL_CERT_FILE");
 }
 
 }  // namespace haulway::net

@@ -86,8 +86,10 @@ TEST_F(Certificates, WhatIsNamedIsTaken) {
 TEST_F(Certificates, WithoutAnyTheErrorSaysWhatToName) {
   const auto found = FindAuthorities("", "", root_);
   EXPECT_EQ(found.status().code(), Code::kInvalidArgument);
-  EXPECT_THAT(std::string(found.status().message()),
-              HasSubstr("name a file of them with ca_file or SSL_CERT_FILE"));
+  EXPECT_THAT(
+      std::string(found.status().message()),
+      HasSubstr(
+          "name a file of them with the option ca_file or SSL_CERT_FILE"));
 }
 
 }  // namespace

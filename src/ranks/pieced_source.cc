@@ -243,8 +243,8 @@ class PieceReads {
     }
     return Status(Code::kMismatch,
                   fmt::format("ranks {} and {} saved different values of one "
-                              "tensor, from element {} on: replicas=first "
-                              "takes those of the first rank",
+                              "tensor, from element {} on: 'first' of the "
+                              "option replicas takes those of the first rank",
                               first, source_.files_[replica.file].rank,
                               at / tensor.item_bytes))
         .In(NameOf(tensor));

@@ -606,8 +606,8 @@ Result<RankSet> ChooseRanks(std::span<const std::string> names,
     const auto rank = static_cast<uint64_t>(missing - set.files.begin());
     return Status(
         Code::kMismatch,
-        fmt::format("file of rank {} of {} is missing: expected {}; lenient "
-                    "reads the tensors that the others hold whole",
+        fmt::format("file of rank {} of {} is missing: expected {}; the option "
+                    "lenient reads the tensors that the others hold whole",
                     rank, world, Quote(first->Other(rank))));
   }
   return set;

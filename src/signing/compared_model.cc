@@ -168,7 +168,7 @@ Result<std::vector<SignatureFinding>> ComparedModel::CompareNames(
     if (entry.kind == Kind::kBrokenLink) why = "is a link to nothing";
     if (entry.kind == Kind::kLinkToFolder) why = "is a link to a folder";
     if (entry.kind == Kind::kLink && !may_link) {
-      why = "is a symbolic link: allow_symlinks follows it";
+      why = "is a symbolic link: the option allow_symlinks follows it";
     }
     if (why.empty() && !is_listed) {
       why = "is not signed: the signature does not list it";

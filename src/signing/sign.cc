@@ -72,7 +72,7 @@ Result<Signer> ReadSigner(const SignOptions& options) {
     if (options.certificate_chain.empty()) return signer;
     return Status(Code::kInvalidArgument,
                   "a certificate chain needs the signer's certificate: "
-                  "expected signing_certificate");
+                  "expected the option signing_certificate");
   }
   std::vector<std::string> files = {options.signing_certificate};
   files.insert(files.end(), options.certificate_chain.begin(),
@@ -117,8 +117,8 @@ Status CheckEntry(const ModelEntry& entry, const Statement& statement) {
     case ModelEntry::Kind::kLink:
       if (statement.allow_symlinks) break;
       return CannotSign(entry,
-                        "it is a symbolic link: allow_symlinks follows "
-                        "it");
+                        "it is a symbolic link: the option "
+                        "allow_symlinks follows it");
     case ModelEntry::Kind::kLinkToFolder:
       return CannotSign(entry, "it is a link to a folder");
     case ModelEntry::Kind::kBrokenLink:

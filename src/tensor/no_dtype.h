@@ -16,7 +16,9 @@ inline Status NoDType(std::string_view format, DType dtype) {
   std::string_view remedy = "leave the tensor out";
   if (Describe(dtype).kind == DTypeKind::kBlocks) {
     remedy =
-        "only GGUF files hold such blocks: write one, or leave the tensor "
+        "only GGUF files hold such blocks: write one, dequantize the model "
+        "(the "
+        "option dequantize, which load and convert have), or leave the tensor "
         "out";
   } else if (Describe(dtype).kind == DTypeKind::kFloat) {
     remedy = "cast it to F32, or leave the tensor out";

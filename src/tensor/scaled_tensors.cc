@@ -50,9 +50,12 @@ constexpr ScaledLayout kLayouts[] = {
     {"torchao", "_qdata", "_scale", true, {"_zero_point"}},
 };
 
+constexpr std::string_view kRemedyOfCasts =
+    "dequantize the model (the option dequantize, which load and convert "
+    "have), "
+    "cast the stored numbers (the option raw), or leave them out";
 constexpr std::string_view kRemedy =
-    "dequantize the model (--dequantize), cast the stored numbers (--raw), or "
-    "leave them out";
+    "dequantize the model (the option dequantize)";
 
 bool IsCoded(DType dtype) {
   switch (Describe(dtype).kind) {
@@ -119,6 +122,14 @@ ScaledTensors::ScaledTensors(const CheckpointIndex& index) : index_(index) {
 }
 
 Status ScaledTensors::CheckCast(uint32_t tensor) const {
+  return Check(tensor, kRemedyOfCasts);
+}
+
+Status ScaledTensors::CheckPlain(uint32_t tensor) const {
+  return Check(tensor, kRemedy);
+}
+
+Status ScaledTensors::Check(uint32_t tensor, std::string_view remedy) const {
   const auto found = parts_.find(tensor);
   if (found == parts_.end()) return Status();
   const Part& part = found->second;
@@ -127,10 +138,10 @@ Status ScaledTensors::CheckCast(uint32_t tensor) const {
       part.is_weight
           ? fmt::format("a cast would change what its numbers mean: it is "
                         "quantized ({}), and its scales are in {}: {}",
-                        part.layout->called, Quote(part.scales), kRemedy)
+                        part.layout->called, Quote(part.scales), remedy)
           : fmt::format("a cast would change what {} means, which is quantized "
                         "({}) and needs these numbers: {}",
-                        Quote(part.weight), part.layout->called, kRemedy));
+                        Quote(part.weight), part.layout->called, remedy));
   return std::move(status).In(
       Quote(part.is_weight ? part.weight : part.scales));
 }

@@ -23,7 +23,9 @@ class ScaledTensors {
   // Fails with kUnsupported if the tensor is a quantized weight or belongs to
   // one.
   Status CheckCast(uint32_t tensor) const;
-  // The same for the tensors of a storage.
+  // The same where numbers are computed from its own, and no option allows it.
+  Status CheckPlain(uint32_t tensor) const;
+  // CheckCast() for the tensors of a storage.
   Status CheckCastOfStorage(uint32_t storage) const;
   uint64_t weight_count() const;
 
@@ -34,6 +36,8 @@ class ScaledTensors {
     std::string_view scales;
     bool is_weight = false;
   };
+
+  Status Check(uint32_t tensor, std::string_view remedy) const;
 
   const CheckpointIndex& index_;
   std::map<uint32_t, Part> parts_;  // By row of index.tensors.

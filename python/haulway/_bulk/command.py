@@ -132,8 +132,8 @@ def _check_taken(verb, given):
 
 
 def options_of(request, out=""):
-    """Returns the options of bulk() for the command line's options, which are
-    lists of texts."""
+    """Returns the options of bulk() for the command line's options: True for a
+    flag, otherwise a list of texts."""
     given = request["options"]
     _check_taken(request["verb"], [*given, *(["out"] if out else [])])
     options = {"out": out} if out else {}
@@ -148,8 +148,9 @@ def options_of(request, out=""):
             options[name] = [tuple(text.split("=", 1)) for text in texts]
         elif name == "no-sync":
             options["durability"] = "none"
-        elif name in ("lenient", "insecure", "compact", "proof",
-                      "ignore-unsigned-files", "allow-symlinks"):
+        elif name == "lora":
+            options[name] = list(zip(texts[::2], map(float, texts[1::2])))
+        elif texts is True:
             options[name.replace("-", "_")] = True
         elif name == "bearer-env":
             options["bearer_token"] = os.environ[texts[-1]]

@@ -12,6 +12,7 @@ import sys
 
 import numpy
 import pytest
+import safetensors.torch
 import torch
 
 import haulway
@@ -19,6 +20,7 @@ from bulk_files import add_faults, damage, make_files
 from haulway._bulk.command import options_of
 from haulway._bulk.progress import ProgressLine, line_of
 from haulway._bulk.verbs import VERBS
+from quantized_cases import CASES, ROOT, WEIGHT
 
 BY_PYTHON = [sys.executable, "-c", "from haulway._command import main; main()"]
 
@@ -392,3 +394,36 @@ def test_json_is_utf8_whatever_the_names_are(run, tmp_path):
     assert result["file"] == "in/\xff\xe4.pt" == result["input"]
     assert os.path.basename(alone["file"]) == "\xff\xe4.pt"
     assert result["tensors"] == alone["tensors"]
+
+
+def test_what_a_cast_or_a_part_needs(run, tmp_path):
+    """Flags are flags to Python, too, and an adapter keeps its weight."""
+    case = next(one for one in CASES if one.name == "fp8")
+    (tmp_path / "in").mkdir()
+    model = case.write(tmp_path / "in" / "m")
+    words = ["bulk", "convert", "in", "--to", "safetensors", "--include", WEIGHT,
+             "--dtype", "f32"]
+    failed = run(*words, "-o", "out", code=2)
+    assert "the option dequantize" in failed.stdout + failed.stderr
+    for flag, options in (("--dequantize", {"dequantize": True}),
+                          ("--raw", {"raw": True})):
+        run(*words, flag, "-o", flag[2:])
+        found = haulway.load(tmp_path / flag[2:] / "m/model.safetensors")
+        plain = haulway.load(model, dtype="f32", **options)[WEIGHT]
+        assert torch.equal(found[WEIGHT].nan_to_num(), plain.nan_to_num())
+    rank = torch.ones(1, 256)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": 1, "lora_alpha": 1,
+         "target_modules": ["up_proj"]}))
+    safetensors.torch.save_file(
+        {f"base_model.model.{ROOT}.lora_A.weight": rank,
+         f"base_model.model.{ROOT}.lora_B.weight": torch.ones(256, 1)},
+        adapter / "adapter_model.safetensors")
+    run(*words, "--dequantize", "--lora", "adapter:0.5", "-o", "merged")
+    merged = haulway.load(tmp_path / "merged/m/model.safetensors")[WEIGHT]
+    expected = haulway.load(model, dequantize=True, lora=[(adapter, 0.5)],
+                            dtype="f32")
+    assert torch.equal(merged.nan_to_num(), expected[WEIGHT].nan_to_num())
+    assert "alone" not in run("bulk", "info", "in", "--alone").stderr

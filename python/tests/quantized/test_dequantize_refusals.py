@@ -171,7 +171,7 @@ def test_casts(name, tmp_path, command):
     case = CASE[name]
     model = case.write(tmp_path / "model")
     method = (case.config or {"quant_method": "modelopt"})["quant_method"]
-    words = ["--dequantize", method]
+    words = ["the option dequantize", method]
 
     def check(message):
         for word in words:

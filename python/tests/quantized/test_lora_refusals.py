@@ -263,7 +263,7 @@ def test_quantized(name, base, adapter, tmp_path, command):
     case = next(one for one in CASES if one.name == name)
     model = case.write(tmp_path / "model")
     adapter, delta = _of_weight(case, base, adapter, tmp_path)
-    refused(model, adapter, tmp_path, command, 2, "--dequantize",
+    refused(model, adapter, tmp_path, command, 2, "the option dequantize",
             f"quantized by {case.config['quant_method']}"
             if case.config else WEIGHT.removesuffix(".weight"))
     plain = haulway.load(model, dequantize=True)

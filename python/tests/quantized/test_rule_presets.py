@@ -122,7 +122,7 @@ def test_experts_of_fp8_are_refused_unless_they_are_dequantized(
              "--rules", "stack-experts"]
     run = subprocess.run([command, *words], capture_output=True, text=True)
     assert run.returncode == 2
-    for word in ("fp8", "--dequantize", "mlp.experts.0.gate_proj.weight"):
+    for word in ("fp8", "the option dequantize", "mlp.experts.0.gate_proj.weight"):
         assert word in run.stderr
     assert not (tmp_path / "out").exists()
     subprocess.run([command, *words, "--dequantize"], check=True)
@@ -245,7 +245,7 @@ def test_gguf_to_hf_without_what_may_be_missing(tmp_path):
     ("phi3", [], True, "the architecture 'phi3'"),
     ("llama", ["blk.0.ffn_gate_exps.weight"], True,
      "blk.0.ffn_gate_exps.weight"),
-    ("llama", [], False, "--dequantize"),
+    ("llama", [], False, "the option dequantize"),
 ])
 def test_gguf_to_hf_refuses(kind, extra, dequantize, words, tmp_path, command):
     path = gguf_model(tmp_path / "m.gguf", kind, extra=extra)
