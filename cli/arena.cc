@@ -162,11 +162,11 @@ int ShowArenas(const ArenaVerbOptions& options) {
 Runner AddArena(CLI::App& app) {
   const auto options = MakeOptions<ArenaVerbOptions>(app);
   AddBytes(app, *options);
-  app.add_option(
-         "ACTION", options->action,
-         "ls: list all arenas; sweep: list arenas whose creator has ended")
-      ->required()
-      ->check(CLI::IsMember({"ls", "sweep"}));
+  OneOf(app.add_option(
+            "ACTION", options->action,
+            "ls: list all arenas; sweep: list arenas whose creator has ended"),
+        {"ls", "sweep"})
+      ->required();
   return {options, [options] { return ShowArenas(*options); }};
 }
 

@@ -172,11 +172,8 @@ void AddConvert(CLI::App& app, BulkVerbOptions& options) {
   part->add_option("-o,--out", options.out,
                    "Folder or URL that the new files are written to")
       ->check(CheckFileToWrite);
-  part->add_option("--to", options.format, "Format of the new files")
-      ->check(CheckFormatToConvertTo);
-  part->add_option("--dtype", options.dtype,
-                   "Cast floating-point tensors to this dtype: bf16, F32, ...")
-      ->check(CheckDType);
+  AddTo(*part, &options.format, "Format of the new files");
+  AddDType(*part, &options.dtype);
   AddList(*part, "--rename", options.rename,
           "REGEX=REPLACEMENT for names of tensors; repeatable");
   AddFields(*part, &options.convert,
@@ -187,17 +184,18 @@ void AddConvert(CLI::App& app, BulkVerbOptions& options) {
 
 Runner AddBulk(CLI::App& app) {
   const auto options = MakeOptions<BulkVerbOptions>(app);
-  app.add_option("VERB", options->verb,
-                 "scan, verify, manifest, convert or info")
-      ->required()
-      ->check(CLI::IsMember({"scan", "verify", "manifest", "convert", "info"}));
+  OneOf(app.add_option("VERB", options->verb,
+                       "scan, verify, manifest, convert or info"),
+        {"scan", "verify", "manifest", "convert", "info"})
+      ->required();
   app.add_option("INPUT", options->files,
                  "Files, folders, globs, URLs, @FILE for the names in a file, "
                  "or - for names on standard input")
       ->required();
-  app.add_option("--engine", options->engine,
-                 "local: processes on this machine; ray or dask: a cluster")
-      ->check(CLI::IsMember({"local", "ray", "dask"}));
+  OneOf(app.add_option(
+            "--engine", options->engine,
+            "local: processes on this machine; ray or dask: a cluster"),
+        {"local", "ray", "dask"});
   app.add_option("--journal", options->journal,
                  "File that records what is done; a run that was stopped goes "
                  "on with it");
@@ -210,10 +208,10 @@ Runner AddBulk(CLI::App& app) {
   AddProgress(app, *options);
   // Python gets the options in groups as they were given.
   CLI::App* const passed = app.add_option_group("Reading");
-  AddDequantize(*passed, *options);
-  AddRaw(*passed, *options);
   AddLenient(*passed, *options);
   AddAllow(*passed, *options);
+  AddDequantize(*passed, *options);
+  AddRaw(*passed, *options);
   CLI::App* const signatures = app.add_option_group("For verify");
   AddSignature(*signatures, &options->signature);
   signatures->get_option("--signature")

@@ -120,11 +120,18 @@ void AddAllow(CLI::App& app, Options& options);
 // Checks a numeric option. Returns why `text` is not a number of 1 or more, or
 // "".
 std::string CheckPositive(const std::string& text);
-// Check the name of a dtype, or of a format to write a file or, with convert, a
-// directory in. Return why it is not valid, or "".
-std::string CheckDType(const std::string& name);
+// Makes an option take one of these words only.
+CLI::Option* OneOf(CLI::Option* option, std::vector<std::string> words);
+// Sets and returns the words that shells complete for the value of an option.
+CLI::Option* Offer(CLI::Option* option, std::vector<std::string> words);
+std::vector<std::string> OfferedFor(const CLI::Option& option);
+// Adds --dtype, for verbs that cast.
+void AddDType(CLI::App& app, std::string* dtype);
+// Adds --to, with a format to write a file or a directory in.
+void AddTo(CLI::App& app, std::string* format, const char* about);
+// Checks the name of a format to write a file in. Returns why it is not valid,
+// or "".
 std::string CheckFormatToWrite(const std::string& name);
-std::string CheckFormatToConvertTo(const std::string& name);
 // Returns why `path` cannot be written, or "": some verbs write only files, not
 // standard output.
 std::string CheckFileToWrite(const std::string& path);

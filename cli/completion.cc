@@ -1,3 +1,11 @@
+// Scripts with which shells complete verbs, options and values.
+//
+// Each script holds, for every verb, the words of its options and, for each
+// option with a closed list of values, that list: the options know theirs from
+// Offer(). A shell compares the word before the cursor, so it never starts the
+// command while it completes. Where nothing is known, names of files are
+// offered.
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -55,6 +63,38 @@ std::string Joined(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
+// Returns the names of a verb and of its alias.
+std::vector<std::string> CalledOf(const CLI::App& verb) {
+  std::vector<std::string> called{verb.get_name()};
+  for (const std::string& alias : verb.get_aliases()) called.push_back(alias);
+  return called;
+}
+
+// Returns `'VERB --OPTION'|...) BEFORE... ;;` for each option with a closed
+// list of values, with these in between. The first argument of a verb follows
+// its name.
+std::string ValuesOf(const CLI::App& all, std::string_view before,
+                     std::string_view after) {
+  std::string cases;
+  for (const CLI::App* verb : VerbsOf(all)) {
+    for (const CLI::Option* option : OptionsOf(*verb)) {
+      const std::vector<std::string> values = OfferedFor(*option);
+      if (values.empty()) continue;
+      std::vector<std::string> patterns;
+      for (const std::string& called : CalledOf(*verb)) {
+        std::vector<std::string> names = NamesOf(*option);
+        if (names.empty()) names = {called};
+        for (const std::string& name : names) {
+          patterns.push_back(fmt::format("'{} {}'", called, name));
+        }
+      }
+      cases += fmt::format("      {}) {}{}{} ;;\n", fmt::join(patterns, "|"),
+                           before, Joined(values), after);
+    }
+  }
+  return cases;
+}
+
 // Returns `verb|alias) BEFORE... ;;` for each verb, with its options in
 // between.
 std::string CasesOf(const CLI::App& all, std::string_view before,
@@ -67,12 +107,9 @@ std::string CasesOf(const CLI::App& all, std::string_view before,
         words.push_back(std::move(name));
       }
     }
-    std::vector<std::string> called{verb->get_name()};
-    for (const std::string& alias : verb->get_aliases()) {
-      called.push_back(alias);
-    }
-    cases += fmt::format("      {}) {}{}{} ;;\n", fmt::join(called, "|"),
-                         before, Joined(words), after);
+    cases +=
+        fmt::format("      {}) {}{}{} ;;\n", fmt::join(CalledOf(*verb), "|"),
+                    before, Joined(words), after);
   }
   return cases;
 }
@@ -94,11 +131,16 @@ std::string ForBash(const CLI::App& all) {
       "    case ${{COMP_WORDS[1]}} in\n"
       "{}"
       "    esac\n"
+      "  else\n"
+      "    case \"${{COMP_WORDS[1]}} ${{COMP_WORDS[COMP_CWORD-1]}}\" in\n"
+      "{}"
+      "    esac\n"
       "  fi\n"
       "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
       "}}\n"
       "complete -o bashdefault -o default -F _haulway haulway\n",
-      NamesOfVerbs(all), CasesOf(all, "words='", "'"));
+      NamesOfVerbs(all), CasesOf(all, "words='", "'"),
+      ValuesOf(all, "words='", "'"));
 }
 
 // Returns a function that zsh loads from a file with its name, or that is
@@ -114,7 +156,10 @@ std::string ForZsh(const CLI::App& all) {
       "{}"
       "    esac\n"
       "  else\n"
-      "    _files\n"
+      "    case \"${{words[2]}} ${{words[CURRENT-1]}}\" in\n"
+      "{}"
+      "      *) _files ;;\n"
+      "    esac\n"
       "  fi\n"
       "}}\n"
       "if [[ ${{funcstack[1]}} == _haulway ]]; then\n"
@@ -122,7 +167,8 @@ std::string ForZsh(const CLI::App& all) {
       "else\n"
       "  compdef _haulway haulway\n"
       "fi\n",
-      NamesOfVerbs(all), CasesOf(all, "compadd -- ", ""));
+      NamesOfVerbs(all), CasesOf(all, "compadd -- ", ""),
+      ValuesOf(all, "compadd -- ", ""));
 }
 
 // Quotes the text with single quotes for fish.
@@ -149,11 +195,20 @@ std::string ForFish(const CLI::App& all) {
       for (const std::string& name : option->get_lnames()) {
         names += " -l " + name;
       }
-      if (names.empty()) continue;
+      const std::string values = Joined(OfferedFor(*option));
+      if (names.empty()) {
+        if (values.empty()) continue;
+        out += fmt::format(
+            "complete -c haulway -n '__fish_seen_subcommand_from {}; and not "
+            "__fish_seen_subcommand_from {}' -f -a '{}'\n",
+            verb->get_name(), values, values);
+        continue;
+      }
+      std::string value = option->get_expected_max() == 0 ? "" : " -r";
+      if (!values.empty()) value = fmt::format(" -x -a '{}'", values);
       out += fmt::format(
           "complete -c haulway -n '__fish_seen_subcommand_from {}'{}{} -d {}\n",
-          verb->get_name(), names, option->get_expected_max() == 0 ? "" : " -r",
-          Quoted(option->get_description()));
+          verb->get_name(), names, value, Quoted(option->get_description()));
     }
   }
   return out;
@@ -212,9 +267,9 @@ int Install(const Options& options, std::string_view shell,
 
 Runner AddCompletion(CLI::App& app) {
   const auto options = std::make_shared<CompletionVerbOptions>();
-  app.add_option("SHELL", options->shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  OneOf(app.add_option("SHELL", options->shell, "bash, zsh or fish"),
+        {"bash", "zsh", "fish"})
+      ->required();
   app.add_flag("--install", options->install,
                "Write the text to where the shell looks for a user's own");
   return {options, [options, &app]() -> int {

@@ -228,12 +228,8 @@ Runner AddConvert(CLI::App& app) {
       ->required();
   RefuseJsonBeside(app, *options, options->out);
   AddOverwrite(app);
-  app.add_option("--to", options->format,
-                 "Format; default: from the ending of DST")
-      ->check(CheckFormatToConvertTo);
-  app.add_option("--dtype", options->dtype,
-                 "Cast floating-point tensors to this dtype: bf16, F32, ...")
-      ->check(CheckDType);
+  AddTo(app, &options->format, "Format; default: from the ending of DST");
+  AddDType(app, &options->dtype);
   AddDequantize(app, *options);
   AddRaw(app, *options);
   AddFilters(app, *options);

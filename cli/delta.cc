@@ -395,10 +395,9 @@ void AddOwnOptions(CLI::App& app, DeltaVerbOptions& options) {
   WriteVersionOptions& write = options.write;
   app.add_option("--version", write.version)->type_name("V");
   app.add_option("--base-version", write.base_version)->type_name("V");
-  app.add_option("--encoding", write.encoding)
-      ->check(CLI::IsMember({"xor", "overwrite"}));
-  app.add_option("--checksum", write.checksum)
-      ->check(CLI::IsMember({"xxh3-128", "blake3", "adler32"}));
+  OneOf(app.add_option("--encoding", write.encoding), {"xor", "overwrite"});
+  OneOf(app.add_option("--checksum", write.checksum),
+        {"xxh3-128", "blake3", "adler32"});
   AddSize(app, "--shard", &write.shard_bytes, "");
   app.add_flag_callback("--no-sync",
                         [&write] { write.durability = Durability::kNone; });
@@ -417,15 +416,15 @@ Runner AddDelta(CLI::App& app) {
                            action.name, action.arguments, action.about);
     names.emplace_back(action.name);
   }
-  app.add_option_function<std::string>(
-         "ACTION",
-         [options, &app](const std::string& name) {
-           options->action = name;
-           ShowOnly(app, ActionOf(name));
-         },
-         actions)
-      ->required()
-      ->check(CLI::IsMember(names));
+  OneOf(app.add_option_function<std::string>(
+            "ACTION",
+            [options, &app](const std::string& name) {
+              options->action = name;
+              ShowOnly(app, ActionOf(name));
+            },
+            actions),
+        names)
+      ->required();
   app.add_option(
          "FILE", options->names,
          "URL: folder of the versions, a path or an s3:// name; TARGET: "
@@ -433,9 +432,9 @@ Runner AddDelta(CLI::App& app) {
          "folder of the version")
       ->required();
   AddFields(app, &Sources(), {"variant"});
+  AddThreads(app, *options);
   AddLenient(app, *options);
   AddAllow(app, *options);
-  AddThreads(app, *options);
   AddOwnOptions(app, *options);
   DescribeOwnOptions(app);
   app.parse_complete_callback([options, &app] { CheckWords(app, *options); });

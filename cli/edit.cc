@@ -215,9 +215,7 @@ Runner AddEdit(CLI::App& app) {
       ->check(CheckPair);
   add_list("--unset", &options->unset,
            "KEY: remove a metadata entry; repeatable");
-  app.add_option("--dtype", options->dtype,
-                 "Cast floating-point tensors to this dtype: bf16, F32, ...")
-      ->check(CheckDType);
+  AddDType(app, &options->dtype);
   add_list("--set-dtype", &options->set_dtype,
            "TENSOR=DTYPE: cast this tensor, or the floating-point tensors that "
            "match a glob, to another dtype; repeatable")

@@ -135,7 +135,7 @@ void FieldOption::AddWords(std::span<const std::string_view> words, size_t now,
         Sentence(option_.off_meaning));
     return;
   }
-  AddText(
+  CLI::Option* const added = AddText(
       [words, set = std::move(set), *this](const std::string& text) {
         const auto found = std::ranges::find(words, text);
         if (found == words.end()) {
@@ -147,12 +147,14 @@ void FieldOption::AddWords(std::span<const std::string_view> words, size_t now,
         set(static_cast<size_t>(found - words.begin()));
       },
       "WORD", std::string(words[now]));
+  Offer(added, {words.begin(), words.end()});
 }
 
-void FieldOption::AddText(std::function<void(const std::string&)> take,
-                          const std::string& value_name,
-                          const std::string& now) const {
-  app_.add_option_function<std::string>(name_, std::move(take), About(now))
+CLI::Option* FieldOption::AddText(std::function<void(const std::string&)> take,
+                                  const std::string& value_name,
+                                  const std::string& now) const {
+  return app_
+      .add_option_function<std::string>(name_, std::move(take), About(now))
       ->type_name(option_.value_name.empty() ? value_name
                                              : std::string(option_.value_name));
 }

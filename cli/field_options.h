@@ -54,8 +54,9 @@ class FieldOption {
   void AddWords(std::span<const std::string_view> words, size_t now,
                 std::function<void(size_t)> set) const;
   // Adds an option. `take` converts its text to the value, or refuses it.
-  void AddText(std::function<void(const std::string&)> take,
-               const std::string& value_name, const std::string& now) const;
+  CLI::Option* AddText(std::function<void(const std::string&)> take,
+                       const std::string& value_name,
+                       const std::string& now) const;
   // Returns the meaning as a sentence, with the default if `now` is not empty.
   std::string About(const std::string& now) const;
   [[noreturn]] void Refuse(const std::string& expected,

@@ -107,8 +107,12 @@ std::string HelpFormatter::make_subcommands(const CLI::App* app,
     return CLI::Formatter::make_subcommands(app, mode);
   }
   if (app->get_subcommands({}).empty()) return "";
-  return fmt::format("\nOptions for keys and URLs: haulway {} --help\n",
-                     app->get_name());
+  const auto groups = app->get_subcommands({});
+  const bool has_urls = std::ranges::any_of(groups, [](const CLI::App* group) {
+    return group->get_option_no_throw("--header") != nullptr;
+  });
+  return fmt::format("\nOptions for keys and URLs: haulway {} --help{}\n",
+                     app->get_name(), has_urls ? "; URLs: docs/remote.md" : "");
 }
 
 }  // namespace haulway::cli

@@ -8,16 +8,22 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "command.h"
 #include "field_options.h"
 #include "haulway/convert.h"
+#include "haulway/dtype.h"
+#include "haulway/format.h"
 #include "haulway/save.h"
 #include "haulway/select.h"
 #include "values.h"
@@ -50,6 +56,22 @@ Result<std::shared_ptr<const ByteSource>> OpenOptionFile(std::string_view uri,
                   "them without asking for one");
   }
   return OpenSource(uri, {.remote = Remote()});
+}
+
+std::string CheckDType(const std::string& name) {
+  const std::optional<DType> dtype = ParseDType(name);
+  if (dtype.has_value() && TakesCast(*dtype)) return "";
+  return "expected a floating-point dtype such as bf16 or F32: " + name;
+}
+
+std::string CheckFormatToConvertTo(const std::string& name) {
+  return std::string(FormatToConvertTo(name).status().message());
+}
+
+// Global, as the command line is.
+std::map<const CLI::Option*, std::vector<std::string>>& Offers() {
+  static std::map<const CLI::Option*, std::vector<std::string>> offers;
+  return offers;
 }
 
 std::string CheckGlobal(const std::string& name) {
@@ -138,6 +160,12 @@ void AddDequantize(CLI::App& app, Options& options) {
   };
 }
 
+void AddRaw(CLI::App& app, Options& options) {
+  app.add_flag("--raw", options.open.raw,
+               "With casts: cast the stored numbers of quantized weights and "
+               "of their scales as they are");
+}
+
 SourceOptions& Sources() {
   static SourceOptions sources;
   return sources;
@@ -160,12 +188,6 @@ void AddFile(CLI::App& app, Options& options, const char* about) {
   AddRemote(app);
   app.add_option_function<std::string>(
          "FILE",
-void AddRaw(CLI::App& app, Options& options) {
-  app.add_flag("--raw", options.open.raw,
-               "With casts: cast the stored numbers of quantized weights and "
-               "of their scales as they are");
-}
-
          [&options](const std::string& file) { options.files = {file}; }, about)
       ->required();
 }
@@ -264,18 +286,47 @@ void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
       ->type_name("SIZE");
 }
 
-std::string CheckDType(const std::string& name) {
-  const std::optional<DType> dtype = ParseDType(name);
-  if (dtype.has_value() && TakesCast(*dtype)) return "";
-  return "expected a floating-point dtype such as bf16 or F32: " + name;
+CLI::Option* Offer(CLI::Option* option, std::vector<std::string> words) {
+  Offers()[option] = std::move(words);
+  return option;
+}
+
+std::vector<std::string> OfferedFor(const CLI::Option& option) {
+  const auto found = Offers().find(&option);
+  return found == Offers().end() ? std::vector<std::string>() : found->second;
+}
+
+CLI::Option* OneOf(CLI::Option* option, std::vector<std::string> words) {
+  option->check(CLI::IsMember(words));
+  return Offer(option, std::move(words));
+}
+
+void AddDType(CLI::App& app, std::string* dtype) {
+  std::vector<std::string> names;
+  for (const DTypeInfo& info : AllDTypes()) {
+    std::string& name = names.emplace_back(info.name);
+    for (char& c : name) c = static_cast<char>(std::tolower(c));
+    if (!CheckDType(name).empty()) names.pop_back();
+  }
+  Offer(app.add_option(
+               "--dtype", *dtype,
+               "Cast floating-point tensors to this dtype: bf16, F32, ...")
+            ->check(CheckDType),
+        std::move(names));
+}
+
+void AddTo(CLI::App& app, std::string* format, const char* about) {
+  std::vector<std::string> names;
+  for (const FormatEntry& entry : Formats()) {
+    std::string name(entry.name);
+    if (CheckFormatToConvertTo(name).empty()) names.push_back(std::move(name));
+  }
+  Offer(app.add_option("--to", *format, about)->check(CheckFormatToConvertTo),
+        std::move(names));
 }
 
 std::string CheckFormatToWrite(const std::string& name) {
   return std::string(FormatToWriteByName(name).status().message());
-}
-
-std::string CheckFormatToConvertTo(const std::string& name) {
-  return std::string(FormatToConvertTo(name).status().message());
 }
 
 void AddThreads(CLI::App& app, Options& options) {

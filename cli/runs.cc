@@ -90,11 +90,11 @@ void AddRun(CLI::App& app, RunVerbOptions& options) {
   app.add_option("DIR", options.dir,
                  "Folder of the checkpoints, a path or an s3:// name")
       ->required();
-  app.add_option("--layout", options.run.layout,
-                 "The program that writes them; by default as the names say: " +
-                     fmt::format("{}", fmt::join(kRunLayoutWords, ", ")))
-      ->check(CLI::IsMember(std::vector<std::string>(
-          std::begin(kRunLayoutWords), std::end(kRunLayoutWords))))
+  OneOf(app.add_option(
+            "--layout", options.run.layout,
+            "The program that writes them; by default as the names say: " +
+                fmt::format("{}", fmt::join(kRunLayoutWords, ", "))),
+        {std::begin(kRunLayoutWords), std::end(kRunLayoutWords)})
       ->type_name("NAME");
 }
 

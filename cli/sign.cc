@@ -68,15 +68,15 @@ Runner AddSign(CLI::App& app) {
   app.add_option("-o,--out", options->out,
                  "The signature to write; default: model.sig")
       ->type_name("FILE");
-  app.add_option_function<std::string>(
-         "--hash",
-         [options = options.get()](const std::string& name) {
-           options->sign.hash =
-               FromWord<ModelHash>(name).value_or(ModelHash::kSha256);
-         },
-         "Digest of each file: sha256, which every verifier reads, blake2b or "
-         "blake3; default: sha256")
-      ->check(CLI::IsMember({"sha256", "blake2b", "blake3"}))
+  OneOf(app.add_option_function<std::string>(
+            "--hash",
+            [options = options.get()](const std::string& name) {
+              options->sign.hash =
+                  FromWord<ModelHash>(name).value_or(ModelHash::kSha256);
+            },
+            "Digest of each file: sha256, which every verifier reads, blake2b "
+            "or blake3; default: sha256"),
+        {"sha256", "blake2b", "blake3"})
       ->type_name("NAME");
   AddSize(app, "--shard-size", &options->shard_size,
           "Digest files in shards of this size, of which each can be verified "

@@ -1,4 +1,4 @@
-"""haulway completion: verbs and options in shells."""
+"""haulway completion: verbs, options and their values in shells."""
 
 import os
 import re
@@ -43,6 +43,38 @@ def test_bash_knows_every_option_of_the_help(command, run):
         assert len(offered) == len(set(offered)), verb
 
 
+VALUES = [
+    (["convert", "--to", "saf"], ["safetensors"]),
+    (["convert", "--dtype", "bf"], ["bf16"]),
+    (["bulk", "convert", "x", "--to", "gg"], ["gguf"]),
+    (["bulk", "ver"], ["verify"]),
+    (["delta", "wr"], ["write"]),
+    (["delta", "write", "--encoding", ""], ["xor", "overwrite"]),
+    (["sign", "--hash", "bl"], ["blake2b", "blake3"]),
+    (["plan", "m.pt", "--replicas", "f"], ["first"]),
+    (["completion", "f"], ["fish"]),
+    (["convert", "m.pt", "saf"], []),
+]
+
+
+@pytest.mark.parametrize("words, expected", VALUES)
+def test_bash_completes_values(command, words, expected):
+    assert completed(command, "haulway", *words) == expected
+
+
+def test_every_closed_list_is_offered(command, run):
+    """The words of an option that refuses others."""
+    for verb in completed(command, "haulway", ""):
+        if verb.startswith("-"):
+            continue
+        told = run(verb, "--help").stdout
+        for flag, words in re.findall(
+                r"^ +(?:-\w,)?(--[a-z-]+) \S+:\{([^}]+)\}", told, re.MULTILINE):
+            assert completed(command, "haulway", verb, flag, "") == words.split(",")
+        for flag in re.findall(r"^ +(?:-\w,)?(--[a-z-]+) WORD\b", told, re.MULTILINE):
+            assert completed(command, "haulway", verb, flag, ""), (verb, flag)
+
+
 def test_bash_falls_back_on_names_of_files(command):
     told = subprocess.run(
         ["bash", "-c", f'source <("{command}" completion bash); complete -p'],
@@ -60,6 +92,11 @@ def test_zsh_and_fish_are_told_the_same(run):
     # The form in which zsh loads a file from its fpath.
     assert zsh.startswith("#compdef haulway\n")
     fish = run("completion", "fish").stdout.splitlines()
+    values = re.findall(r"^ +('.*'\)) words='(.*)' ;;$", bash, re.MULTILINE)
+    assert len(values) > 20
+    assert values == re.findall(r"^ +('.*'\)) compadd -- (.*) ;;$", zsh, re.MULTILINE)
+    lists = {words for _, words in values}
+    assert lists == set(re.findall(r" -a '(.*?)'", "\n".join(fish)))
     assert all(line.startswith("complete -c haulway -n ") for line in fish)
     assert ("complete -c haulway -n '__fish_seen_subcommand_from convert' "
             "-l shard -r -d ") in "\n".join(fish)
