@@ -230,7 +230,7 @@ TEST(HttpClient, TriesAgainWhatMayPass) {
   EXPECT_EQ(client->stats().requests, 5U);
 }
 
-// Rule R21 of docs/remote.md.
+// Rule R21 of docs/remote-checklist.md.
 TEST(HttpClient, WaitsAsLongAsItIsTold) {
   ScriptedServer server([&](ServedRequest& request) {
     request.Send(

@@ -128,7 +128,7 @@ TEST(HttpSource, SeesThatTheObjectChanged) {
   EXPECT_THAT(Read(*source, 2 << 20, 10), HasSubstr("the object changed"));
 }
 
-// Rule R13 of docs/remote.md.
+// Rule R13 of docs/remote-checklist.md.
 TEST(HttpSource, SaysWhatCannotBeRecognised) {
   ScriptedServer server(
       [&](ServedRequest& request) { request.SendRange("0123"); });

@@ -67,7 +67,7 @@ void AnswerAsSts(ServedRequest& request) {
          "</Credentials></AssumeRoleWithWebIdentityResponse>");
 }
 
-// Rule R43 of docs/s3.md.
+// Rule R43 of docs/remote-checklist.md.
 TEST(Credentials, OfAWebIdentityAreAskedOfSts) {
   ScriptedServer server(AnswerAsSts);
   const auto found = Find({{"AWS_WEB_IDENTITY_TOKEN_FILE", TokenFile()},
@@ -95,7 +95,7 @@ TEST(Credentials, OfAProfileThatWasNamedGoBeforeAWebIdentity) {
   EXPECT_EQ(Find(variables, profile)->access_key, "W");
 }
 
-// Rule R42 of docs/s3.md.
+// Rule R42 of docs/remote-checklist.md.
 TEST(Credentials, OfAContainerAreAskedWithItsToken) {
   ScriptedServer server([](ServedRequest& request) { Answer(request, kJson); });
   const auto found =
@@ -109,7 +109,7 @@ TEST(Credentials, OfAContainerAreAskedWithItsToken) {
                                 HasSubstr("Authorization: the-token\r\n"))));
 }
 
-// Rule R42 of docs/s3.md.
+// Rule R42 of docs/remote-checklist.md.
 TEST(Credentials, OfAnInstanceAreThoseOfItsRole) {
   ScriptedServer server([](ServedRequest& request) {
     const std::string target = request.target();

@@ -255,7 +255,7 @@ TEST(S3Sink, MakesNothingVisibleBeforeCommit) {
   EXPECT_FALSE(store.has_upload());
 }
 
-// Rule R50 of docs/s3.md.
+// Rule R50 of docs/remote-checklist.md.
 TEST(S3Sink, EndsTheUploadIfAnyPartFails) {
   for (int k = 1; k <= 3; ++k) {
     FakeStore store([&](ServedRequest& request, std::string_view what) {
@@ -291,7 +291,7 @@ TEST(S3Sink, SendsAPartAgainThatWasLost) {
   EXPECT_TRUE(store.object() == bytes);
 }
 
-// Rule R51 of docs/s3.md.
+// Rule R51 of docs/remote-checklist.md.
 TEST(S3Sink, TakesAnErrorAfter200ForOne) {
   FakeStore store([&](ServedRequest& request, std::string_view what) {
     if (what != "complete") return false;
@@ -323,7 +323,7 @@ TEST(S3Sink, TriesAgainAfterA200ThatTurnedIntoAnInternalError) {
   EXPECT_TRUE(store.object() == bytes);
 }
 
-// Rule R52 of docs/s3.md.
+// Rule R52 of docs/remote-checklist.md.
 TEST(S3Sink, FindsOutWhatALostAnswerWas) {
   FakeStore* self = nullptr;
   FakeStore store([&](ServedRequest& request, std::string_view what) {
@@ -409,7 +409,7 @@ TEST(S3Sink, TellsHowToEndWhatItCouldNot) {
             Not(HasSubstr(std::string(kSecret)))));
 }
 
-// Rule R54 of docs/s3.md.
+// Rule R54 of docs/remote-checklist.md.
 TEST(S3Sink, RefusesWhatIsThereIfToldTo) {
   FakeStore store;
   ASSERT_TRUE(Upload(store, "old", Existing::kRefuse).ok());
@@ -452,7 +452,7 @@ TEST(S3Sink, EndsTheOtherUploadsIfOneHasEnded) {
   EXPECT_EQ(*ended, 1U);
 }
 
-// Rule R53 of docs/s3.md.
+// Rule R53 of docs/remote-checklist.md.
 TEST(PartPlan, NeedsAtMostTenThousandParts) {
   for (const uint64_t size :
        {uint64_t{1}, 8 * kMiB, 78 * kGiB, 79 * kGiB, 5 * 1024 * kGiB}) {
@@ -486,7 +486,7 @@ TEST(S3Source, ReadsWithSignedRequests) {
   EXPECT_EQ(store.count("head"), 0);
 }
 
-// Rules R46 and R47 of docs/s3.md.
+// Rules R46 and R47 of docs/remote-checklist.md.
 TEST(S3Source, FollowsTheStoreToItsRegionAndClock) {
   std::atomic<int> asked = 0;
   FakeStore store([&](ServedRequest& request, std::string_view what) {

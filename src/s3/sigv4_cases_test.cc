@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSigned = 1795348800;  // 2026-11-22 12:00:00 UTC.
 
-// Rule R36 of docs/s3.md.
+// Rule R36 of docs/remote-checklist.md.
 TEST(SigV4Cases, AreSignedAsBotocoreDoes) {
   const char* const other = ::secure_getenv("HAULWAY_SIGV4_CASES");
   std::ifstream file(other != nullptr ? other

@@ -35,7 +35,7 @@ const char kOddPath[] = "/b/a b+c=d:e@f,(g)*h~i%j//k/./\xC3\xA9";
 
 class SigV4Vectors : public ::testing::TestWithParam<Vector> {};
 
-// Rule R35 of docs/s3.md.
+// Rule R35 of docs/remote-checklist.md.
 TEST_P(SigV4Vectors, AreSignedAsBotocoreDoes) {
   SigningKey key = Key();
   key.region = GetParam().region;
@@ -153,7 +153,7 @@ TEST(SigV4, SortsAQueryByWhatIsSent) {
             "a=%2F&b=1&b=2&c=");
 }
 
-// Rule R38 of docs/s3.md.
+// Rule R38 of docs/remote-checklist.md.
 TEST(SigV4, PresignsTheNinthVector) {
   const RequestToSign request{.host = "s3.example", .path = "/b/a b+c"};
   EXPECT_THAT(PresignQuery(request, Key(), kTime, 900),

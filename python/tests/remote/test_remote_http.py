@@ -1,5 +1,6 @@
 """Checkpoints behind http and https URLs: from a real nginx, and from a server
-that misbehaves. The numbers R1 to R34 are those of docs/remote.md."""
+that misbehaves. The numbers R1 to R34 are those of
+docs/remote-checklist.md."""
 
 import gzip
 import json
