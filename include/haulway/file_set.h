@@ -84,6 +84,7 @@ class HAULWAY_EXPORT FileSet {
   // `old` returns go, too; it is called when no other set is being made visible
   // in the folder. Fails as `old` and ByteSink::Commit() do, and with
   // kUnavailable if another set becomes visible meanwhile.
+  // A failure leaves no trace of the files.
   Status Commit(const OldFiles& old = nullptr, OldGo go = OldGo::kLast);
 
  private:

@@ -289,11 +289,15 @@ Status FileSet::Prepare() {
 }
 
 Status FileSet::Commit(const OldFiles& old, OldGo go) {
-  HAULWAY_TRY(Prepare());
-  if (members_.empty()) return Status();
-  const FileOfSet* const last = members_.back()->file();
-  if (last == nullptr && old == nullptr) return TakeNames();
-  return CommitAll(old, go);
+  Status status = Prepare();
+  if (members_.empty()) return status;
+  if (status.ok()) {
+    const bool is_alone = members_.back()->file() == nullptr && old == nullptr;
+    status = is_alone ? TakeNames() : CommitAll(old, go);
+  }
+  // The set may live on, as in the traceback of an exception.
+  if (!status.ok()) members_.clear();
+  return status;
 }
 
 Status FileSet::CommitAll(const OldFiles& old, OldGo go) {
