@@ -61,6 +61,7 @@ int RepairFile(const RepairVerbOptions& options) {
       HAULWAY_ASSIGN(repair.to, FormatToWriteByName(options.format));
     }
     repair.open = options.open;
+    repair.open_sink = OpenOutput;
     repair.save.write.cancel = &interrupted;
     repair.save.write.progress = Progress(options.out, options.no_progress);
     HAULWAY_ASSIGN(auto file, OpenInput(options.files.front(), IoMode::kPread));

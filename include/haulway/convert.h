@@ -471,6 +471,7 @@ struct RepairOptions {
   // As in ConvertOptions; `save.key` encrypts the new file.
   SaveOptions save = {};
   Durability durability = Durability::kFull;
+  SinkOpener open_sink = nullptr;  // By default OpenSink() of haulway/open.h.
 };
 
 inline constexpr FieldTable kRepairOptionFields{

@@ -89,8 +89,9 @@ void BindCompare(nb::module_& module) {
       "repair",
       [](std::shared_ptr<ByteSource> file, nb::list others, const nb::str& path,
          std::optional<std::string> to, nb::dict opening, nb::dict writing,
-         nb::object progress) {
+         nb::dict remote, nb::object progress) {
         RepairOptions options;
+        options.open_sink = OpenerOf(std::move(remote), /*overwrite=*/false);
         if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
         options.open = OpenOptionsOf(std::move(opening));
         SetFields(std::move(writing), &options);
@@ -105,7 +106,8 @@ void BindCompare(nb::module_& module) {
             [&] { return Repair(std::move(file), sources, target, options); }));
       },
       nb::arg("file"), nb::arg("others"), nb::arg("path"), nb::arg("to").none(),
-      nb::arg("opening"), nb::arg("writing"), nb::arg("progress").none());
+      nb::arg("opening"), nb::arg("writing"), nb::arg("remote"),
+      nb::arg("progress").none());
 
   // Maps a name to a dict, or to None if the tensor holds no numbers.
   module.def(

@@ -82,15 +82,6 @@ class Asked {
   std::optional<nb::python_error> raised_;
 };
 
-// Opens URLs with these options of _options.REMOTE.
-SinkOpener OpenerOf(nb::dict remote, bool overwrite) {
-  return [remote = RemoteOptionsOf(std::move(remote)), overwrite](
-             const std::string& uri, FileSinkOptions file) {
-    if (overwrite) file.existing = Existing::kReplace;
-    return haulway::OpenSink(uri, {file, remote});
-  };
-}
-
 // A writer, and the progress that its Commit() reports.
 struct ToldWriter {
   std::unique_ptr<Progress> told;  // Must outlive the writer.

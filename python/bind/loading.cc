@@ -157,6 +157,14 @@ RemoteOptions RemoteOptionsOf(nb::dict named) {
   return options;
 }
 
+SinkOpener OpenerOf(nb::dict remote, bool overwrite) {
+  return [remote = RemoteOptionsOf(std::move(remote)), overwrite](
+             const std::string& uri, FileSinkOptions file) {
+    if (overwrite) file.existing = Existing::kReplace;
+    return haulway::OpenSink(uri, {file, remote});
+  };
+}
+
 LoadOptions LoadOptionsOf(nb::dict named) {
   LoadOptions options;
   options.pool = &ThePool();

@@ -11,6 +11,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
+#include "haulway/save.h"
 
 namespace haulway::python {
 
@@ -21,6 +22,10 @@ OpenOptions OpenOptionsOf(nanobind::dict named);
 // Converts a dict of the options of RemoteOptions, which override the
 // environment.
 RemoteOptions RemoteOptionsOf(nanobind::dict named);
+
+// Returns what opens a path or URL for writing, with a dict of the options of
+// RemoteOptions. overwrite: an object that is there is replaced.
+SinkOpener OpenerOf(nanobind::dict remote, bool overwrite);
 
 // Converts a dict of the options of LoadOptions; also takes `memory`, the
 // VersionMemory to load into.

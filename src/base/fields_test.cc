@@ -221,8 +221,8 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(EditOptions()), 4u + NamesOf(WriteOptions()));
   }
   {
-    // No row: to, open.
-    [[maybe_unused]] const auto& [a, b, c, d] = RepairOptions();
+    // No row: to, open, open_sink.
+    [[maybe_unused]] const auto& [a, b, c, d, e] = RepairOptions();
     EXPECT_EQ(NamesOf(RepairOptions()), 1u + NamesOf(SaveOptions()));
   }
   {

@@ -377,6 +377,7 @@ class Repairing {
     files.save = options_.save;
     files.save.write.threads = threads_;
     files.durability = options_.durability;
+    files.open = options_.open_sink;
     const Copy* first = nullptr;  // With the metadata.
     for (const auto& model : models_) {
       for (const auto& copy : model->copies()) {

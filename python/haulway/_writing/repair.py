@@ -48,5 +48,5 @@ def repair(path, out, sources=(), to=None, **options):
         reading.source(path), sources,
         path_of(out, "out"), None if to is None else text("to", to),
         reading.opening(), {**writing.engine(), **reading.some("threads")},
-        reading.progress,
+        reading.remote, reading.progress,
     ))
