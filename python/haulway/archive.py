@@ -11,7 +11,6 @@ belong to Python.
 
 from __future__ import annotations
 
-import os
 import sys
 
 from . import _haulway
@@ -208,7 +207,7 @@ class PyTorchFileWriter:
             name, target = "archive", _writer_of(writer_func)
         elif is_path(targets[0]):
             name = archive_name(targets[0])
-            target = os.fsdecode(os.fspath(targets[0]))
+            target = target_of(targets[0])
         elif hasattr(targets[0], "write"):
             name, target = "archive", target_of(targets[0])
         else:

@@ -10,6 +10,7 @@ import os
 from .. import _haulway
 from .._config import for_saving
 from .._errors import Error
+from .._reading.remote import target_of
 from .._reading.signed import refuse_unsigned
 from ._dtypes import BITS, ORDER, PACKED, in_files, of_program
 from ._errors import SafetensorError, as_ours, not_text, written
@@ -102,7 +103,7 @@ def serialize_file(tensor_dict, filename, metadata=None):
     path = os.fsdecode(os.fspath(filename))
     try:
         _haulway.write_tensors(
-            path, "safetensors", rows, with_metadata,
+            target_of(path), "safetensors", rows, with_metadata,
             for_saving("safetensors"), None, replaces_link=True,
         )
     except Error as error:
