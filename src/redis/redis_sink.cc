@@ -154,7 +154,7 @@ class Sink : public ByteSink {
   // Refuses as much as possible before anything is written.
   Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
     if (is_value_ && size.has_value()) HAULWAY_TRY(CheckValueBytes(*size));
-    HAULWAY_ASSIGN(server_, Connection::Open(target_));
+    HAULWAY_ASSIGN(server_, Connection::Open(target_, NewDeadline()));
     if (!replaces_) HAULWAY_TRY(CheckAbsent());
     SinkTraits traits;
     if (is_value_ && !size.has_value()) {
@@ -171,6 +171,7 @@ class Sink : public ByteSink {
                  std::span<const std::span<const std::byte>> parts) override {
     if (is_spooled_) return spool_.WriteAt(offset, parts);
     HAULWAY_TRY(CheckOrder(offset));
+    server_->SetDeadline(NewDeadline());
     for (const auto part : parts) HAULWAY_TRY(Send(Given(part)));
     return Status();
   }
@@ -179,11 +180,13 @@ class Sink : public ByteSink {
                 uint64_t length) override {
     if (is_spooled_) return spool_.ShareAt(offset, from, length);
     HAULWAY_TRY(CheckOrder(offset));
+    server_->SetDeadline(NewDeadline());
     return Send(Given(from, length));
   }
 
   Status Commit(uint64_t size) override {
     if (is_spooled_) HAULWAY_TRY(SendSpooled(size));
+    server_->SetDeadline(NewDeadline());
     if (size < at_) {
       return Status(Code::kInvalidArgument,
                     "bytes that were sent cannot be cut");
@@ -266,10 +269,11 @@ class Sink : public ByteSink {
     HAULWAY_TRY(spool_.End(size));
     // The first connection has been idle since Begin(), so the server may have
     // closed it.
-    HAULWAY_ASSIGN(server_, Connection::Open(target_));
+    HAULWAY_ASSIGN(server_, Connection::Open(target_, NewDeadline()));
     HAULWAY_TRY(BeginValue(size));
     std::vector<std::byte> copy(std::min(size, kCopyBytes));
     while (at_ < size) {
+      server_->SetDeadline(NewDeadline());
       const auto part =
           std::span(copy).first(std::min<uint64_t>(copy.size(), size - at_));
       HAULWAY_TRY(spool_.ReadAt(at_, part));
@@ -468,6 +472,9 @@ class Sink : public ByteSink {
     return keys;
   }
 
+  // The time limit for one call of this class.
+  Deadline NewDeadline() const { return Deadline(target_.options.deadline); }
+
   // Waits until the server has executed what it was sent: later execution would
   // follow the removal, which uses another connection. Returns false if the
   // server does not reply in time.
@@ -490,8 +497,7 @@ class Sink : public ByteSink {
   void RemoveStaged() {
     if (values_.empty() || is_committed_) return;
     // After a cancellation, values are still removed, for a limited time.
-    const Deadline deadline =
-        Deadline(target_.options.deadline).WithGrace(kGrace);
+    const Deadline deadline = NewDeadline().WithGrace(kGrace);
     if (!AwaitServer(deadline)) return;
     auto server = Connection::Open(target_, deadline);
     if (!server.ok()) return;
