@@ -1,6 +1,7 @@
 /* Kills the process before its n-th call that changes files. kill_at() or the
  * environment's KILL_AT sets n. KILL_WITH is another signal than SIGKILL, after
  * which the call is made; with ERROR_AT the call fails instead, with this errno.
+ * kill_with() and fail_with() set these, too.
  * With POWER_CUT the machine is as if it lost its power then: files that were
  * not synced since they were written are empty, and names of files in folders
  * that were not synced since are gone. CALLS_TO is a file that gets the number
@@ -25,6 +26,8 @@ static atomic_long left = -1, made = 0;
 static int error, killing = SIGKILL, cuts_power;
 
 void kill_at(long n) { left = n; }
+void kill_with(int number) { killing = number; }
+void fail_with(int number) { error = number; }
 long calls_left(void) { return left; }
 
 __attribute__((constructor)) static void begin(void) {

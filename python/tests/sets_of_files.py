@@ -4,54 +4,30 @@ A model of number k has tensors of which every element is k, so that whoever
 reads a mixture of two models sees two numbers.
 """
 
+import atexit
 import functools
 import os
 import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 
 import numpy
 import safetensors.numpy
 
 import haulway
+import haulway.delta
+import set_writers
 
 TESTS = pathlib.Path(__file__).resolve().parent
 TENSORS, ITEMS = 7, 600
+BASE = 9  # The number of the model that versions of weights begin with.
 SHARD = 2 * ITEMS * 4  # Bytes of two tensors.
 KILLED = -signal.SIGKILL
 ERROR, MIXTURE = "error", "mixture"
 _METADATA = {"gguf": {"general.architecture": "llama"}}
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\..+)")
-
-_WRITER = """
-import sys
-import numpy, haulway
-number, out, shard, tensors, items = sys.argv[1:]
-with haulway.writer(out, shard=int(shard)) as writer:
-    for i in range(int(tensors)):
-        writer.add(f"layer.{i}", numpy.full((int(items),), int(number), "f4"))
-    writer.commit()
-"""
-
-_DCP = """
-import sys, warnings
-import torch
-import torch.distributed.checkpoint as dcp
-import haulway.torch.dcp
-warnings.simplefilter("ignore")
-number, out, writer, distributed, tensors, items = sys.argv[1:]
-names = [f"layer.{i}" for i in range(int(tensors))]
-more = {} if writer == "Writer" else {
-    "fqn_to_index_mapping": {name: 1 + i // 2 for i, name in enumerate(names)},
-    "save_distributed": distributed == "True"}
-dcp.save({name: torch.full((int(items),), float(number)) for name in names},
-         storage_writer=getattr(haulway.torch.dcp, writer)(out, **more),
-         no_dist=True)
-"""
-
 
 def source(folder, number):
     """Makes the source of a conversion; returns its path."""
@@ -66,23 +42,33 @@ def source(folder, number):
 class Kind:
     """A way to write a set into a folder.
 
-    name: what it is called in tests.
-    words: returns the words of a process that writes model `number`.
+    name: what it is called in tests; the call, and how it is made.
+    words: returns the words of a process that writes model `number`, or for
+        Python the way and the arguments of set_writers.start().
     opens: the file that opens the set; "" for the folder.
-    is_slow: a process takes seconds.
+    load: returns the arrays of the set in a folder.
+    excludes: one of two writers at once may be refused.
+    leaves: names of files that a failed write leaves until the next one.
     """
 
-    def __init__(self, name, words, opens, is_slow=False):
+    def __init__(self, name, words, opens="", load=None, excludes=False,
+                 leaves=""):
         self.name, self.words, self.opens = name, words, opens
-        self.is_slow = is_slow
+        self.load = load or (lambda out: haulway.load(out / opens, "numpy"))
+        self.excludes, self.leaves = excludes, re.compile(leaves)
 
     def __repr__(self):
         return self.name
 
     def start(self, command, work, out, number, **environment):
         """Starts a process that writes model `number` into the folder."""
+        words = self.words(command, work, out, number)
+        if isinstance(words, tuple):
+            way, *arguments = words
+            return set_writers.start(
+                _library(), way, (out, number, *arguments), environment)
         return subprocess.Popen(
-            self.words(command, work, out, number), stdout=subprocess.DEVNULL,
+            words, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, env={**os.environ, **environment})
 
     def write(self, command, work, out, number, **environment):
@@ -97,15 +83,8 @@ def _converting(target, *more):
     return words
 
 
-def _writing(target):
-    def words(command, work, out, number):
-        return [sys.executable, "-c", _WRITER, str(number), f"{out}/{target}",
-                *map(str, (SHARD, TENSORS, ITEMS))]
-    return words
-
-
-def _values(form):
-    return ["--set", "general.architecture=llama"] if form == "gguf" else []
+def _in_python(*words):
+    return lambda command, work, out, number: words
 
 
 def _shards(form, work):
@@ -119,10 +98,45 @@ def _shards(form, work):
     return len(done.files) > 2
 
 
-def _saving(writer, distributed=False):
+# Versions of weights
+
+
+def _newest(out):
+    """Loads the newest whole version in a folder."""
+    newest = max((one.number, one.path) for one in haulway.delta.versions(out)
+                 if one.complete)
+    return haulway.load(newest[1], "numpy", base=source(out.parent, BASE))
+
+
+def _deltas(work, number, version, steps):
+    """Returns a folder with the deltas that make model `number` of BASE, of which
+    the last one is `version`."""
+    run = work / f"run-{number}-{version}-{steps}"
+    old = source(work, BASE)
+    for step in range(0 if run.exists() else steps):
+        new = source(work, number if step == steps - 1 else BASE + 1)
+        haulway.delta.write(
+            old, new, run / f"weight_v{version - steps + 1 + step:06}",
+            version=version - steps + 1 + step,
+            base_version=0 if step == 0 else version - steps + step)
+        old = new
+    return run
+
+
+def _versioning(verb):
     def words(command, work, out, number):
-        return [sys.executable, "-c", _DCP, str(number), out, writer,
-                *map(str, (distributed, TENSORS, ITEMS))]
+        version = 100 + len(list(out.glob("weight_v*")))
+        target = out / f"weight_v{version:06}"
+        base = source(work, BASE)
+        if verb == "write":
+            return [command, "delta", "write", base, source(work, number), target,
+                    "--version", str(version), "--base-version", "0",
+                    "--shard", str(SHARD)]
+        if verb == "compact":
+            return [command, "delta", "compact", _deltas(work, number, version, 1),
+                    target, "--base", base, "--shard", str(SHARD)]
+        return [command, "delta", "fold", _deltas(work, number, version, 2),
+                target, "--from", "0", "--to", str(version)]
     return words
 
 
@@ -130,12 +144,22 @@ def _saving(writer, distributed=False):
 def kinds():
     """Returns a Kind for each way to write each format."""
     found = [
-        Kind("convert, torch-dcp", _converting("", "--to", "torch-dcp"), ""),
-        Kind("dcp.save, Writer", _saving("Writer"), "", is_slow=True),
-        Kind("dcp.save, SafetensorsWriter", _saving("SafetensorsWriter"),
-             "model.safetensors.index.json", is_slow=True),
-        Kind("dcp.save, SafetensorsWriter, distributed",
-             _saving("SafetensorsWriter", distributed=True), "", is_slow=True),
+        Kind("convert, torch-dcp", _converting("", "--to", "torch-dcp")),
+        Kind("dcp.Writer", _in_python("save_dcp", "Writer"), excludes=True,
+             leaves=r"__0_0-[0-9a-f]{12}\.distcp"),
+        Kind("dcp.SafetensorsWriter", _in_python("save_dcp", "SafetensorsWriter"),
+             "model.safetensors.index.json"),
+        Kind("dcp.SafetensorsWriter, distributed",
+             _in_python("save_dcp", "SafetensorsWriter", "True")),
+        *(Kind(f"Checkpoints, {form}", _in_python("checkpoints", form),
+               load=lambda out: haulway.load(haulway.latest(out).path, "numpy"))
+          for form in ("pt", "safetensors", "torch-dcp")),
+        *(Kind(f"delta.{verb}", _versioning(verb), load=_newest, excludes=True)
+          for verb in ("write", "compact", "fold")),
+        *(Kind(f"delta.publisher, {what}", _in_python("publish", full_every),
+               load=_newest, excludes=True)
+          for what, full_every in (("deltas", 1000), ("full", 1))),
+        Kind("save, data_file", _in_python("segments"), "model.tensors"),
     ]
     for form in haulway.formats():
         with tempfile.TemporaryDirectory() as work:
@@ -148,8 +172,8 @@ def kinds():
             name, "--to", form.name, *values), f"{name}.index.json"))
         if not values:
             found.append(Kind(f"convert into a folder, {form.name}",
-                              _converting("", "--to", form.name), ""))
-            found.append(Kind(f"writer, {form.name}", _writing(name),
+                              _converting("", "--to", form.name)))
+            found.append(Kind(f"writer, {form.name}", _in_python("writer", name),
                               f"{name}.index.json"))
     return found
 
@@ -161,6 +185,14 @@ def library(folder):
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", built,
                         TESTS / "kill_at.c", "-ldl"], check=True)
     return built
+
+
+@functools.cache
+def _library():
+    """Returns kill_at.c as built for this process."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return library(pathlib.Path(folder.name))
 
 
 def calls(kind, command, work, out, number):
@@ -188,7 +220,7 @@ def seen(read):
 
 def found(kind, out):
     """What Haulway reads."""
-    return seen(lambda: haulway.load(out / kind.opens, "numpy"))
+    return seen(lambda: kind.load(out))
 
 
 def found_by_names(out):
@@ -215,6 +247,15 @@ def found_by_names(out):
 
 def hidden(out):
     """Returns the names of hidden files, but for the one that opens a
-    directory."""
+    directory, and the lock of publishers."""
     return sorted(path.name for path in out.iterdir()
-                  if path.name.startswith(".") and path.name != ".metadata")
+                  if path.name.startswith(".")
+                  and path.name not in (".metadata", ".haulway-publisher.lock"))
+
+
+def named(kind, out):
+    """Returns the names of files that are not hidden, but for those that a failed
+    write may leave."""
+    return sorted(path.name for path in out.iterdir()
+                  if not path.name.startswith(".")
+                  and not kind.leaves.fullmatch(path.name))

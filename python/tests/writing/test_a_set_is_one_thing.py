@@ -47,8 +47,7 @@ def points(kind, program, work, out):
     old = shutil.copytree(out, work / "old")
     total = sets.calls(kind, program, work, out, NEW)
     assert total > 10
-    most = cases(30 if kind.is_slow else 120)
-    for call in sorted(random.sample(range(total), min(total, most))):
+    for call in sorted(random.sample(range(total), min(total, cases(120)))):
         shutil.rmtree(out)
         shutil.copytree(old, out)
         yield call
@@ -83,10 +82,12 @@ def test_a_writer_that_is_asked_to_end(kind, program, tmp_path, out):
 def test_a_call_that_fails(kind, program, tmp_path, out):
     """A disk that fails in the middle of the set, too."""
     for call in points(kind, program, tmp_path, out):
+        before = sets.named(kind, out)
         code = kind.write(
             program, tmp_path, out, NEW, KILL_AT=str(call),
             ERROR_AT=str(random.choice([errno.EIO, errno.ENOSPC])),
             LD_PRELOAD=str(sets.library(tmp_path)))
+        assert code == 0 or sets.named(kind, out) == before, call
         found = rewrite(kind, program, tmp_path, out, (OLD, NEW))
         assert found == (NEW if code == 0 else OLD), call
 
@@ -104,10 +105,11 @@ def test_readers_beside_writers(kind, program, tmp_path, out):
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        for _ in range(cases(10 if kind.is_slow else 30)):
+        for _ in range(cases(30)):
             writers = [kind.start(program, tmp_path, out, number)
                        for number in (OLD, NEW)]
-            assert [writer.wait(120) for writer in writers] == [0, 0]
+            failed = [writer.wait(120) for writer in writers if writer.wait(120)]
+            assert len(failed) <= kind.excludes
             assert sets.found(kind, out) in (OLD, NEW)
             assert sets.found_by_names(out) in (OLD, NEW, sets.ERROR)
             assert sets.hidden(out) == []
