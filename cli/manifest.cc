@@ -12,6 +12,7 @@
 #include "is_read.h"
 #include "no_match.h"
 #include "output.h"
+#include "progress.h"
 #include "signature.h"
 
 namespace haulway::cli {
@@ -46,6 +47,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
       made.select = [&](std::string_view name) { return names.Matches(name); };
     }
     made.cancel = &interrupted;
+    made.progress = Progress(file, options.no_progress);
     HAULWAY_ASSIGN(const Manifest manifest, MakeManifest(*checkpoint, made));
     is_empty = !names.all() && manifest.empty();
     if (!options.out.empty() && !is_empty) {
@@ -76,6 +78,7 @@ Runner AddManifest(CLI::App& app) {
   AddKey(app, *options);
   AddAllow(app, *options);
   AddFields(app, &options->made);
+  AddProgress(app, *options);
   return {options, [options] { return ManifestFile(*options); }};
 }
 

@@ -73,4 +73,15 @@ std::function<void(uint64_t, uint64_t)> Progress(std::string label, bool off) {
   };
 }
 
+std::function<void(std::string_view)> CountedFiles(bool off) {
+  if (off || isatty(STDERR_FILENO) == 0) return nullptr;
+  return [files = uint64_t{0}](std::string_view name) mutable {
+    if (!name.empty()) ++files;
+    Tell(fmt::format("\r\x1b[K{}",
+                     name.empty() ? ""
+                                  : Fitted(Escape(ShownName(std::string(name))),
+                                           fmt::format(": {} done", files))));
+  };
+}
+
 }  // namespace haulway::cli

@@ -24,6 +24,7 @@ namespace haulway::cli {
 namespace {
 
 struct ScanOptions : Options {
+#include "progress.h"
   bool verbose = false, quiet = false;
   std::string sarif;
 };
@@ -180,15 +181,18 @@ int ScanFiles(const ScanOptions& options) {
     return chosen->Matches(name);
   };
   for (const std::string& path : options.files) {
+  const auto count = CountedFiles(options.no_progress);
     Status status;
     if (path == "-") {
       const auto source = OpenInput(path);
       if (!source.ok()) {
+    if (count) count("");
         status = source.status();
       } else {
         auto report = Scan(*source, options.open);
         status = report.ok() ? each(*report) : std::move(report).status();
       }
+    if (count) count(report.file);
     } else {
       status = ScanPath(path, options.open, each, Remote(), wanted);
     }
@@ -208,6 +212,7 @@ int ScanFiles(const ScanOptions& options) {
   }
   TellUnused(options, totals);
   if (totals.Of(Verdict::kUnsafe) > 0) return kFound;
+    if (count) count("");
   if (failed != kDone) return failed;
   if (totals.is_unread) return kUnread;
   return totals.Of(Verdict::kUnknown) > 0 ? kFailed : kDone;
@@ -247,3 +252,4 @@ extern const Verb kScan = {
     AddScan};
 
 }  // namespace haulway::cli
+  AddProgress(app, *options);

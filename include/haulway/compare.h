@@ -211,6 +211,8 @@ struct ManifestOptions {
   int threads = 0;      // 0: as many as this process may use.
   // Limit for memory. A compressed storage is read whole, whatever the limit.
   uint64_t memory_budget = 256 * kMiB;
+  // Called with bytes of tensors as they are digested; never at the same time.
+  std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 

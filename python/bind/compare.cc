@@ -63,27 +63,23 @@ void BindCompare(nb::module_& module) {
   module.def(
       "manifest",
       [](std::shared_ptr<Checkpoint> checkpoint, const NameFilter* select,
-         nb::dict reading) {
+         nb::dict reading, nb::object progress) {
         ManifestOptions options;
         options.select = SelectOf(select, {checkpoint.get()});
         SetFields(std::move(reading), &options);
-        std::atomic<bool> cancel = false;
-        options.cancel = &cancel;
-        std::optional<Result<Manifest>> made;
-        if (!RunMindingSignals(
-                [&] { made.emplace(MakeManifest(*checkpoint, options)); },
-                &cancel)) {
-          throw nb::python_error();
-        }
+        Progress told(std::move(progress));
+        told.Attach(&options);
         nb::dict all;
-        for (const ManifestTensor& tensor : Unwrap(std::move(*made))) {
+        for (const ManifestTensor& tensor :
+             told.Run([&] { return MakeManifest(*checkpoint, options); })) {
           all[TextOf(tensor.name)] =
               nb::make_tuple(FieldValue(tensor.dtype), FieldValue(tensor.shape),
                              FieldValue(tensor.sha256));
         }
         return all;
       },
-      nb::arg("checkpoint"), nb::arg("select").none(), nb::arg("reading"));
+      nb::arg("checkpoint"), nb::arg("select").none(), nb::arg("reading"),
+      nb::arg("progress").none());
 
   module.def(
       "repair",

@@ -265,7 +265,7 @@ class ComparingOptions(OpeningOptions, total=False):
     threads: int | None
     memory_budget: int | str | None
 
-# Options of diff().
+# Options of diff() and manifest().
 @type_check_only
 class DiffingOptions(ComparingOptions, total=False):
     progress: Callable[[int, int], object] | None
@@ -898,7 +898,7 @@ def diff(
 ) -> Report: ...
 def manifest(
     path: _Source, *, include: _Globs | None = None,
-    exclude: _Globs | None = None, **options: Unpack[ComparingOptions],
+    exclude: _Globs | None = None, **options: Unpack[DiffingOptions],
 ) -> dict[str, tuple[str, tuple[int, ...], str | None]]: ...
 
 def tensor_stats(

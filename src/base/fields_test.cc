@@ -327,8 +327,8 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(DiffOptions()), 6u);
   }
   {
-    // No row: select, cancel.
-    [[maybe_unused]] const auto& [a, b, c, d, e] = ManifestOptions();
+    // No row: select, progress, cancel.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f] = ManifestOptions();
     EXPECT_EQ(NamesOf(ManifestOptions()), 3u);
   }
   {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
 #include <utility>
 
 #include "base/json_text.h"
@@ -115,6 +116,19 @@ Result<Manifest> Make(const Checkpoint& checkpoint,
   source.block_bytes = convert::BlockBytesFor(options.memory_budget, threads);
   source.verify = options.verify;
   source.cancel = options.cancel;
+  uint64_t done = 0;
+  uint64_t total = 0;
+  for (const convert::DigestRequest& one : requests) {
+    total += index.tensors[one.tensor].nbytes;
+  }
+  std::mutex mutex;
+  if (options.progress) {
+    source.digested = [&](uint64_t bytes) {
+      const std::lock_guard lock(mutex);
+      done = std::min(done + bytes, total);
+      options.progress(done, total);
+    };
+  }
   HAULWAY_ASSIGN(const std::vector<Sha256Value> digests,
                  convert::DigestTensors(checkpoint, requests, source, threads));
   for (size_t i = 0; i < manifest.size(); ++i) {

@@ -67,12 +67,12 @@ class Differing {
   std::optional<size_t>* const out_;
 };
 
-Status DigestStreams(std::span<Stream> streams, const std::atomic<bool>* cancel,
+Status DigestStreams(std::span<Stream> streams, const SourceOptions& options,
                      Differing* differing) {
   std::vector<Sha256*> digests;
   std::vector<std::span<const std::byte>> pieces;
   do {
-    if (cancel != nullptr && cancel->load()) {
+    if (options.cancel != nullptr && options.cancel->load()) {
       return Status(Code::kCancelled, "digesting was cancelled");
     }
     digests.clear();
@@ -91,6 +91,7 @@ Status DigestStreams(std::span<Stream> streams, const std::atomic<bool>* cancel,
       if (piece.empty()) continue;
       digests.push_back(&stream.digest);
       pieces.push_back(piece);
+      if (options.digested) options.digested(piece.size());
     }
     Sha256::UpdateTogether(digests, pieces);
   } while (!digests.empty());
@@ -133,7 +134,7 @@ Result<std::vector<Sha256Value>> DigestTensors(
       stream.same.emplace().Start(
           ElementsOf(*other.checkpoint, same.tensor, same.to, each));
     }
-    HAULWAY_TRY(DigestStreams(streams, options.cancel, &differs));
+    HAULWAY_TRY(DigestStreams(streams, options, &differs));
     for (size_t i = 0; i < members.size(); ++i) {
       digests[members[i]] = streams[i].digest.Finish();
     }

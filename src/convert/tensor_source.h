@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,6 +28,8 @@ struct SourceOptions {
   uint64_t block_bytes = uint64_t{16} << 20;
   bool verify = true;  // Check the digests of storages that are read whole.
   const std::atomic<bool>* cancel = nullptr;
+  // Called by DigestTensors() with the bytes of each piece, by any thread.
+  std::function<void(uint64_t bytes)> digested = nullptr;
   KeptMemory memory{2};  // Holds the blocks.
 };
 

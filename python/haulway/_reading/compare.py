@@ -78,7 +78,7 @@ def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
     return report
 
 
-@reads(COMPARING)
+@reads(DIFFING)
 def manifest(path, *, include=None, exclude=None, **options):
     """Returns a digest of every tensor; equal tensors have equal digests in
     every format.
@@ -93,10 +93,10 @@ def manifest(path, *, include=None, exclude=None, **options):
 
     Raises Error if a file cannot be read, or a checksum differs.
     """
-    reading = not_mapped(Reading("manifest", options, COMPARING))
+    reading = not_mapped(Reading("manifest", options, DIFFING))
     return _haulway.manifest(
         reading.open(path), matcher(include, exclude),
-        reading.some("verify", "threads", "memory_budget"),
+        reading.some("verify", "threads", "memory_budget"), reading.progress,
     )
 
 

@@ -125,3 +125,16 @@ def test_wide_characters_line_up(on_terminal, tmp_path):
         if before is not None:
             places.add(sum(2 if ord(c) > 0x2E80 else 1 for c in before))
     assert len(places) == 1, lines
+
+
+def test_scan_and_manifest_show_how_far_they_are(on_terminal, run, tmp_path):
+    for name in ("one.pt", "two.pt"):
+        haulway.save({"a": torch.zeros(1000)}, tmp_path / name)
+    code, shown = on_terminal("scan", ".", "-q")
+    assert code == 0 and "\x1b[Kone.pt: 1 done\r\x1b[K" in shown.replace("./", "")
+    assert shown.endswith("two.pt: 2 done\r\x1b[K")
+    code, shown = on_terminal("manifest", "one.pt", "-o", "m.json")
+    assert code == 0 and "one.pt: 100% | 3.9 KiB/3.9 KiB" in shown
+    for words in (("scan", "."), ("manifest", "one.pt", "-o", "m.json")):
+        assert "\x1b" not in on_terminal(*words, "--no-progress", NO_COLOR="1")[1]
+        assert run(*words).stderr == ""

@@ -206,6 +206,7 @@ WITH_PROGRESS = {
     "publish_file": lambda file, new: haulway.publish_file(
         f"wrong-{os.getpid()}", file, framework="numpy", progress=wrong),
     "verify": lambda file, new: haulway.verify(file, progress=wrong),
+    "manifest": lambda file, new: haulway.manifest(file, progress=wrong),
     "diff": lambda file, new: haulway.diff(file, file, progress=wrong),
     "tensor_stats": lambda file, new: haulway.tensor_stats(file, progress=wrong),
     "repair": lambda file, new: haulway.repair(file, new, progress=wrong),
