@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,6 +71,7 @@ struct Verb {
   Runner (*add)(CLI::App& app);
   bool cancels = false;  // The verb ends early when `interrupted` is set.
   const char* alias = nullptr;
+  bool tells_unused_names = true;  // After the verb has run.
 };
 
 void AddJson(CLI::App& app, Options& options);
@@ -117,6 +119,11 @@ void AddExclude(CLI::App& app, Options& options, const char* about);
 void AddFilters(CLI::App& app, Options& options);
 void AddKey(CLI::App& app, Options& options, bool required = false);
 void AddAllow(CLI::App& app, Options& options);
+// Says which names of --allow are in no pickle that the verb opened: most
+// likely they are misspelled. Standard input cannot be looked at again.
+void TellUnusedNames(const Options& options);
+// The names of what OpenInput() and OpenModel() opened.
+std::set<std::string>& OpenedNames();
 // Checks a numeric option. Returns why `text` is not a number of 1 or more, or
 // "".
 std::string CheckPositive(const std::string& text);

@@ -70,8 +70,14 @@ void TellOfCode(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+std::set<std::string>& OpenedNames() {
+  static std::set<std::string> names;
+  return names;
+}
+
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
                                                     IoMode io) {
+  OpenedNames().insert(path);
   return OpenSource(path, Reaching(io));
 }
 
@@ -97,6 +103,7 @@ Result<std::shared_ptr<const ByteSource>> OpenModel(const Options& options,
   }
   std::vector<std::string> names = {file};
   names.insert(names.end(), options.join.begin(), options.join.end());
+  OpenedNames().insert(names.begin(), names.end());
   if (options.may_be_signed) TakeSignature();
   SourceOptions reached = Reaching(io);
   if (reached.signature.wanted()) {

@@ -226,7 +226,11 @@ int Run(int argc, char** argv) {
   // A write past RLIMIT_FSIZE fails, which the command reports.
   std::signal(SIGXFSZ, SIG_IGN);
   AllowOpenFiles();
-  return RunVerb(runner);
+  const int code = RunVerb(runner);
+  if (!interrupted && verb->tells_unused_names) {
+    TellUnusedNames(*runner.options);
+  }
+  return code;
 }
 
 }  // namespace

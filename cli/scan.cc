@@ -1,3 +1,10 @@
+// Design: the library scans, file by file; this prints each report when it
+// comes and keeps only totals. The names that pickles contain are noted for
+// --allow, so that a misspelled one is told at the end. Other verbs that have
+// --allow call TellUnusedNames() after they ran, which scans what they opened:
+// their readers keep no list of the names that they met, and a scan reads no
+// tensors.
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,6 +24,7 @@
 #include "haulway/verify.h"
 #include "is_read.h"
 #include "output.h"
+#include "progress.h"
 #include "sarif.h"
 #include "tell.h"
 
@@ -24,31 +32,34 @@ namespace haulway::cli {
 namespace {
 
 struct ScanOptions : Options {
-#include "progress.h"
   bool verbose = false, quiet = false;
   std::string sarif;
 };
+
+// Globals that pickles name, and whether they are allowed.
+using Names = std::map<std::string, bool>;
+
+void AddNames(const ScanReport& report, Names* names) {
+  for (const ScannedPickle& pickle : report.pickles) {
+    for (const ScannedGlobal& global : pickle.globals) {
+      names->emplace(fmt::format("{}.{}", global.module, global.name),
+                     global.allowed);
+    }
+  }
+}
 
 // What a run found.
 struct Totals {
   std::array<uint64_t, 3> files = {};  // By verdict.
   bool is_unread = false;              // A file could not be read.
-  // Globals that pickles name, and whether they are allowed; filled for
-  // --allow.
-  std::map<std::string, bool> names;
+  Names names;                         // Filled for --allow.
   // Paths within the folders that were walked; filled for --exclude.
   std::set<std::string> paths;
 
   void Add(const ScanOptions& options, const ScanReport& report) {
     ++files[static_cast<size_t>(report.verdict)];
     is_unread = is_unread || !report.readable;
-    if (options.open.allowed_globals.empty()) return;
-    for (const ScannedPickle& pickle : report.pickles) {
-      for (const ScannedGlobal& global : pickle.globals) {
-        names.emplace(fmt::format("{}.{}", global.module, global.name),
-                      global.allowed);
-      }
-    }
+    if (!options.open.allowed_globals.empty()) AddNames(report, &names);
   }
   uint64_t Of(Verdict verdict) const {
     return files[static_cast<size_t>(verdict)];
@@ -125,22 +136,27 @@ void PrintTotals(const Totals& totals) {
   if (all > 1) fmt::print("{}{}\n", Counted(all, "file"), line);
 }
 
-// Says which --allow and --exclude had no effect: most likely they are
-// misspelled.
-void TellUnused(const ScanOptions& options, const Totals& totals) {
-  for (const std::string& name : options.open.allowed_globals) {
-    if (totals.names.contains(name)) continue;
+// Says which of the names that --allow gives are not among those of pickles.
+void TellUnusedNames(const OpenOptions& open, const Names& names) {
+  for (const std::string& name : open.allowed_globals) {
+    if (names.contains(name)) continue;
     const std::string_view last =
         std::string_view(name).substr(name.rfind('.'));
-    const auto meant = std::ranges::find_if(totals.names, [&](const auto& met) {
+    const auto meant = std::ranges::find_if(names, [&](const auto& met) {
       return !met.second && met.first.ends_with(last);
     });
     Tell(fmt::format(
         "haulway: no pickle contains the name --allow {}{}\n", Escape(name),
-        meant == totals.names.end()
+        meant == names.end()
             ? ""
             : fmt::format("; did you mean {}?", Escape(meant->first))));
   }
+}
+
+// Says which --allow and --exclude had no effect: most likely they are
+// misspelled.
+void TellUnused(const ScanOptions& options, const Totals& totals) {
+  TellUnusedNames(options.open, totals.names);
   const std::vector<std::string_view> paths(totals.paths.begin(),
                                             totals.paths.end());
   for (const std::string& pattern : options.exclude) {
@@ -165,15 +181,18 @@ int ScanFiles(const ScanOptions& options) {
   int failed = kDone;
   bool is_overwritten = false;
   SarifLog log;
+  const auto count = CountedFiles(options.no_progress);
   const auto each = [&](const ScanReport& report) -> Status {
     is_overwritten = is_overwritten || IsSame(report.file, options.sarif);
     totals.Add(options, report);
     log.Add(report);
+    if (count) count("");
     if (options.json) {
       Json().Value(report).Print();
     } else if (options.sarif != "-" && !(options.quiet && report.safe())) {
       PrintReport(options, report);
     }
+    if (count) count(report.file);
     return Status();
   };
   const auto wanted = [&](std::string_view name) {
@@ -181,21 +200,19 @@ int ScanFiles(const ScanOptions& options) {
     return chosen->Matches(name);
   };
   for (const std::string& path : options.files) {
-  const auto count = CountedFiles(options.no_progress);
     Status status;
     if (path == "-") {
       const auto source = OpenInput(path);
       if (!source.ok()) {
-    if (count) count("");
         status = source.status();
       } else {
         auto report = Scan(*source, options.open);
         status = report.ok() ? each(*report) : std::move(report).status();
       }
-    if (count) count(report.file);
     } else {
       status = ScanPath(path, options.open, each, Remote(), wanted);
     }
+    if (count) count("");
     if (!status.ok()) {
       log.AddFailure(status);
       failed = std::max(failed, FailUnread(options, status));
@@ -212,11 +229,38 @@ int ScanFiles(const ScanOptions& options) {
   }
   TellUnused(options, totals);
   if (totals.Of(Verdict::kUnsafe) > 0) return kFound;
-    if (count) count("");
   if (failed != kDone) return failed;
   if (totals.is_unread) return kUnread;
   return totals.Of(Verdict::kUnknown) > 0 ? kFailed : kDone;
 }
+
+}  // namespace
+
+void TellUnusedNames(const Options& options) {
+  if (options.open.allowed_globals.empty()) return;
+  std::set<std::string>& paths = OpenedNames();
+  paths.insert(options.files.begin(), options.files.end());
+  Names names;
+  bool is_read = false;
+  bool is_unread = false;
+  const auto each = [&](const ScanReport& report) {
+    is_read = is_read || report.readable;
+    is_unread = is_unread || !report.readable;
+    AddNames(report, &names);
+    return Status();
+  };
+  for (const std::string& path : paths) {
+    const Status status = path == "-"
+                              ? Status(Code::kUnsupported, "read already")
+                              : ScanPath(path, options.open, each, Remote());
+    // A download has another name when it is complete.
+    is_unread = is_unread || (!status.ok() && status.code() != Code::kNotFound);
+  }
+  if (!is_read || is_unread) return;
+  TellUnusedNames(options.open, names);
+}
+
+namespace {
 
 Runner AddScan(CLI::App& app) {
   const auto options = MakeOptions<ScanOptions>(app);
@@ -234,6 +278,7 @@ Runner AddScan(CLI::App& app) {
       ->type_name("FILE");
   RefuseJsonBeside(app, *options, options->sarif);
   AddAllow(app, *options);
+  AddProgress(app, *options);
   AddFiles(app, *options);
   return {options, [options] { return ScanFiles(*options); }};
 }
@@ -249,7 +294,9 @@ extern const Verb kScan = {
     "haulway scan . -q --exclude 'docs/*' --sarif found.sarif\n"
     "Exit codes: 0 SAFE, 2 UNKNOWN, 5 not readable, 1 UNSAFE; the last of "
     "these for several files.",
-    AddScan};
+    AddScan,
+    /*cancels=*/false,
+    /*alias=*/nullptr,
+    /*tells_unused_names=*/false};
 
 }  // namespace haulway::cli
-  AddProgress(app, *options);

@@ -106,6 +106,23 @@ def test_every_verb_that_has_lenient_takes_more_with_it(files, run, command):
             strict.stdout != lenient.stdout), (way, strict, lenient)
 
 
+def test_every_verb_says_which_allowed_name_nothing_needs(files, run, command):
+    """As `scan` does; bulk, whose workers are of Python, says nothing."""
+    used = "torch._utils._rebuild_tensor_v2"
+    ways = [way for way in has(command, "--allow NAME") if way != "bulk"]
+    assert len(ways) > 18
+    for way in ways:
+        done = outcome(run, files, [*words(way, str), "--allow", "no.Name",
+                                    "--allow", used])
+        assert "no pickle contains the name --allow no.Name\n" in done.stderr, way
+        has_pickle = ".pt" in WAYS[way].replace("out.pt", "")
+        assert (used not in done.stderr) == has_pickle, (way, done.stderr)
+    for name in ("-", "gone.pt"):  # Neither can be looked at again.
+        with open(files / "file.pt", "rb") as file:
+            done = run("ls", name, "--allow", "no.Name", code=None, stdin=file)
+        assert "no pickle contains" not in done.stderr
+
+
 def test_every_verb_that_has_bytes_prints_sizes_exactly(files, run, command):
     for way in has(command, "--bytes"):
         if way in ("arena", "delta", "map --json", "verify --manifest"):
