@@ -14,6 +14,7 @@ fsspec finds this by its entry point; `import haulway` does not import it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import os
@@ -149,8 +150,10 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
             target = _haulway.Target(name, self._remote, existing="refuse")
         self._make_parent(path)
         before = None
-        if mode == "ab" and self.exists(path):
-            before = SourceStream(self._source(path))
+        if mode == "ab":
+            # exists() would take any failure for a file that is not there.
+            with contextlib.suppress(FileNotFoundError):
+                before = SourceStream(self._source(path))
         return UploadStream(target, before=before)
 
     def _refuse_existing(self, path):
@@ -200,6 +203,21 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
             for i, one in zip(rows, found):
                 results[i] = one
         return results
+
+    def get_file(self, rpath, lpath, callback=None, outfile=None, **kwargs):
+        """Copies a file to a local path, where it appears complete or not at
+        all."""
+        more = {} if callback is None else {"callback": callback}
+        if outfile is not None or not isinstance(lpath, (str, os.PathLike)) or (
+                self.isdir(rpath)):
+            return super().get_file(rpath, lpath, outfile=outfile, **more,
+                                    **kwargs)
+        source, lpath = self._source(rpath), os.fspath(lpath)
+        os.makedirs(os.path.dirname(lpath) or ".", exist_ok=True)
+        _haulway.upload(source, lpath, for_saving(""), None)
+        if callback is not None:
+            callback.set_size(source.size)
+            callback.relative_update(source.size)
 
     def pipe_file(self, path, value, mode="overwrite", **kwargs):
         with self.open(path, "xb" if mode == "create" else "wb") as out:

@@ -477,3 +477,15 @@ def test_a_file_uri_names_the_local_file(tmp_path):
     files = fsspec.filesystem("haulway")
     files.mv(f"file://{tmp_path}/a%20b", str(tmp_path / "c"))
     assert files.cat_file(str(tmp_path / "c")) == b"x"
+
+
+def test_what_cannot_be_read_is_not_appended_to(monkeypatch):
+    """An error is no answer that the file is not there."""
+    files = HaulwayFileSystem(skip_instance_cache=True)
+
+    def fail(path):
+        raise haulway.UnavailableError("no answer")
+
+    monkeypatch.setattr(files, "_source", fail)
+    with pytest.raises(haulway.UnavailableError):
+        files.open("s3://bucket/log.txt", "ab")
