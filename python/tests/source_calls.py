@@ -15,32 +15,38 @@ import shutil
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 import haulway
+import haulway.distributed
 
 MODULES = (
-    "haulway", "haulway.archive", "haulway.safetensors",
-    "haulway.safetensors.numpy", "haulway.safetensors.torch",
-    "haulway.tensorizer", "haulway.tensorizer.stream_io", "haulway.torch",
+    "haulway", "haulway.archive", "haulway.delta", "haulway.distributed",
+    "haulway.hooks", "haulway.safetensors", "haulway.safetensors.numpy",
+    "haulway.safetensors.torch", "haulway.tensorizer",
+    "haulway.tensorizer.stream_io", "haulway.torch", "haulway.torch.dcp",
 )
 # Parameters that name what is read, and those that name what is written.
 SOURCES = {"path", "url", "file", "filename", "a", "b", "src", "uri", "f",
-           "path_uri", "name_or_buffer", "file_obj"}
-TARGETS = {"path", "url", "out", "dst", "path_uri", "target_uri"}
+           "path_uri", "name_or_buffer", "file_obj", "old", "new", "base",
+           "dir_or_url", "source_dir"}
+TARGETS = {"path", "url", "out", "dst", "path_uri", "target_uri",
+           "haulway.delta.apply: target"}
 # Values of other parameters that have no default.
 VALUES = {
     "framework": "pt", "rank": 0, "world": 1, "target": dict,
-    "model": torch.nn.Module, "name": "source-calls", "dim": 0,
+    "model": torch.nn.Module, "name": "source-calls", "dim": 0, "keep": 1,
+    "version": 1, "base_version": 0, "start": 0, "to": 1, "target_version": 1,
 }
 # First parameters of calls that read no source.
 OTHERS = {
     "obj", "tensors", "tensor_dict", "tensor", "data", "verb", "handle", "state",
     "nbytes", "message", "bytes", "safe_globals", "key", "section", "core",
-    "module", "code", "value", "options", "dtype", "dir_or_url",
+    "module", "code", "value", "options", "dtype", "args", "read_item",
 }
 # These only write, whatever their parameters' names.
 WRITES = ("save", "writer", "s3_upload", "PyTorchFileWriter",
-          "TensorSerializer")
+          "TensorSerializer", "Writer", "SafetensorsWriter")
 
 
 def _required(call):
@@ -49,8 +55,8 @@ def _required(call):
             and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
 
 
-def _calls():
-    """Yields (name, function(source, target)) of each call."""
+def _public():
+    """Yields (name, function, parameters without a default) of each call."""
     for module in map(importlib.import_module, MODULES):
         names = getattr(module, "__all__", None)
         for name in names or vars(module):
@@ -60,32 +66,53 @@ def _calls():
                 home == module.__name__ and not name.startswith("_"))
             # Classes of the package itself are what its calls return.
             is_result = inspect.isclass(call) and (
-                module is haulway or issubclass(call, BaseException))
+                module.__name__ in ("haulway", "haulway.delta")
+                or issubclass(call, BaseException))
             if not callable(call) or not known or is_result:
                 continue
             try:
                 required = _required(call)
             except ValueError:  # A class of the engine.
                 continue
-            if not required or required[0] in OTHERS or name.startswith(WRITES):
-                continue
-            if not SOURCES.intersection(required):
-                assert required[0] in VALUES, (
-                    f"{module.__name__}.{name}: what is {required[0]}?")
-                continue
-            yield f"{module.__name__}.{name}", _bound(call, name, required)
+            yield f"{module.__name__}.{name}", call, required
+
+
+def _calls():
+    """Yields (name, function(source, target)) of each call that reads."""
+    for name, call, required in _public():
+        if (not required or required[0] in OTHERS
+                or name.rpartition(".")[2].startswith(WRITES)):
+            continue
+        if not SOURCES.intersection(required):
+            assert required[0] in VALUES, f"{name}: what is {required[0]}?"
+            continue
+        yield name, _bound(call, name, required)
+
+
+def writing():
+    """Returns the names of the calls that write, or may."""
+    return {name for name, call, required in _public()
+            if name.rpartition(".")[2].startswith(WRITES)
+            or "out" in inspect.signature(call).parameters
+            or [one for one in required
+                if TARGETS.intersection((one, f"{name}: {one}"))
+                and one != _read(required)]}
+
+
+def _read(required):
+    return next((one for one in required if one in SOURCES), None)
 
 
 def _bound(call, name, required):
-    read = next(one for one in required if one in SOURCES)
+    read = _read(required)
     for one in required:
         assert one in SOURCES | TARGETS | VALUES.keys(), f"{name}: what is {one}?"
 
     def bound(source, target, **values):
         for one in required:
-            if one == read or one == "b":
+            if one == read or one in ("b", "new", "base"):
                 values[one] = source
-            elif one in TARGETS:
+            elif TARGETS.intersection((one, f"{name}: {one}")):
                 values[one] = target
             else:
                 value = VALUES[one]
@@ -95,18 +122,40 @@ def _bound(call, name, required):
     return bound
 
 
-def _of_fsspec(method):
+def _of_fsspec(method, *more):
     def call(source, target, **options):
         files = importlib.import_module("haulway.fsspec").HaulwayFileSystem(
             skip_instance_cache=True, **options)
-        return getattr(files, method)(source)
+        words = (target if one == "target" else one for one in more)
+        return getattr(files, method)(source, *words)
 
     return call
 
 
+def _of_run(method):
+    return lambda source, target: getattr(haulway.Checkpoints(source), method)()
+
+
+def _together(source, target):
+    """Loads in a group of one process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        return haulway.distributed.load(source)
+    finally:
+        dist.destroy_process_group()
+
+
 CALLS = dict(_calls()) | {
-    f"haulway.fsspec.{method}": _of_fsspec(method)
-    for method in ("info", "cat_file", "open")}
+    "haulway.distributed.load": _together,
+    # Without a time-out it waits for ever, as it should.
+    "haulway.delta.follow": lambda source, target: next(
+        haulway.delta.follow(source, timeout=0.3)),
+} | {
+    f"haulway.fsspec.{method}": _of_fsspec(method, *more) for method, *more in (
+        ("info",), ("cat_file",), ("open",), ("ls",), ("get_file", "target"))
+} | {
+    f"haulway.Checkpoints.{method}": _of_run(method)
+    for method in ("latest", "list", "load", "prune")}
 
 
 def _varies(key):
@@ -141,6 +190,8 @@ def _plain(value):
                 if not _varies(str(k))}
     if hasattr(value, "get_tensor"):
         return {name: plain(value.get_tensor(name)) for name in value.keys()}
+    if hasattr(value, "read_metadata"):
+        return plain(value.read_metadata())
     if hasattr(value, "get_all_records"):
         return [plain(value.get_record(name))
                 for name in value.get_all_records()]
@@ -174,9 +225,10 @@ def clear(folder):
 
 def written(folder):
     """Returns the digests of the files in a folder that a user sees."""
-    found = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
-    return {name: _digest(path.read_bytes()) for name, path in found.items()
-            if path.is_file() and not name.startswith(".")}
+    found = {path.relative_to(folder): path for path in folder.rglob("*")}
+    return {str(name): _digest(path.read_bytes()) for name, path in found.items()
+            if path.is_file()
+            and not any(part.startswith(".") for part in name.parts)}
 
 
 def without_varying(text):
@@ -237,3 +289,15 @@ def words(way, file):
 def words_of(line, file):
     """Returns a command line with FILE replaced."""
     return re.sub(r"FILE(\.\w+)", lambda m: file(f"file{m[1]}"), line).split()
+
+
+def save_files(folder, shape):
+    """Writes the files that WAYS name, with three tensors each."""
+    rng = np.random.default_rng(1)
+    tensors = {name: rng.random(shape, "f4") for name in "abc"}
+    for name in ("file.pt", "plain.pt", "cut.pt", "file.safetensors",
+                 "plain.safetensors", "file.tensors"):
+        haulway.save(tensors, folder / name)
+    (folder / "key").write_bytes(bytes(range(32)))
+    haulway.save(tensors, folder / "file.secret", format="tensorizer",
+                 key=bytes(range(32)), authenticate_metadata=False)

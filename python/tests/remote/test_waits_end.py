@@ -1,6 +1,8 @@
 """Every wait of every call and verb ends: by its time limit, by Ctrl-C within a
-second, and soon after its peer is gone, whatever the source does."""
+second, and soon after its peer is gone, whatever the source or the target does."""
 
+import collections
+import concurrent.futures
 import contextlib
 import io
 import os
@@ -16,7 +18,8 @@ import pytest
 import haulway
 from http_server import FaultServer
 from remote_servers import ScriptedServer, redis_server
-from source_calls import CALLS, WAYS, plain, words
+from source_calls import CALLS, WAYS, plain, save_files, words
+from writing_calls import calls as writing_calls
 
 # Seconds: tests share their machine. Without its end, each wait takes minutes.
 SOON = 8
@@ -32,15 +35,16 @@ def data(tmp_path_factory):
 
 
 class Http:
-    """Answers truly until the `after`-th answer, of which `share` comes, and
-    then nothing; with share None, not even a head."""
+    """Answers truly until the `after`-th answer for a file, of which `share`
+    comes, and then nothing; with share None, not even a head."""
 
     def __init__(self, data, after, share):
         self.data, self.after, self.share = data, after, share
         self.stalled = threading.Event()
 
     def __call__(self, request):
-        if request.number < self.after:
+        self.seen[request.target] += 1
+        if self.seen[request.target] <= self.after:
             return request.serve(self.data, ETag='"1"')
         if self.share is not None:
             first, last = request.range or (0, len(self.data) - 1)
@@ -56,6 +60,7 @@ class Http:
     @contextlib.contextmanager
     def source(self, monkeypatch, folder):
         self.stalled.clear()
+        self.seen = collections.Counter()
         with FaultServer(self) as server:
             yield server.url("/m.safetensors"), server.leave
 
@@ -68,6 +73,7 @@ class S3(Http):
                             "HOME": str(folder)}.items():
             monkeypatch.setenv(name, value)
         self.stalled.clear()
+        self.seen = collections.Counter()
         with FaultServer(self) as server:
             monkeypatch.setenv("AWS_ENDPOINT_URL_S3",
                                f"http://127.0.0.1:{server.port}")
@@ -110,6 +116,7 @@ class Redis:
 SERVERS = {
     "http, before the first byte": lambda data: Http(data, 0, None),
     "http, after the head": lambda data: Http(data, 0, 0),
+    "s3, before the first byte": lambda data: S3(data, 0, None),
     "s3, in the second answer": lambda data: S3(data, 1, 0.3),
     "redis, before the first byte": lambda data: Redis(data, None),
     "redis, in a value": lambda data: Redis(data, 0.3),
@@ -133,23 +140,90 @@ def ended(work, errors):
 FAILURES = (haulway.Error, OSError, ValueError, RuntimeError, TypeError)
 
 
-@pytest.mark.parametrize("limits", [
-    {"timeout": 0.2}, {"stall_timeout": 0.2, "retries": 0}])
+LIMITS = [{"timeout": 0.2}, {"stall_timeout": 0.2, "retries": 0}]
+
+
+def of_all(calls, limits, threads=8):
+    """Runs functions, at once. Returns a dict of how long each took."""
+    def run(call):
+        with haulway.config(load=limits):
+            return ended(call, FAILURES)
+
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        return dict(zip(calls, pool.map(run, calls.values())))
+
+
+def named(url, number):
+    """Returns the URL of another file of the same server."""
+    return url.replace("m.safetensors", f"{number}.safetensors")
+
+
+@pytest.mark.parametrize("limits", LIMITS)
 def test_calls_end_by_their_time_limits(
     stalling, tmp_path, monkeypatch, limits
 ):
-    for name, call in CALLS.items():
+    with stalling.source(monkeypatch, tmp_path) as (url, _):
+        took = of_all({
+            name: lambda call=call, i=i: call(
+                named(url, i), str(tmp_path / f"{i}.pt"))
+            for i, (name, call) in enumerate(CALLS.items())}, limits)
+    assert {name: one for name, one in took.items() if one >= SOON} == {}
+
+
+def writing_to(url, folder, data):
+    """Returns functions that write to files of a server."""
+    source = folder / "source"
+    source.write_bytes(data)
+    return {name: lambda call=call, i=i: call(str(source), named(url, i))
+            for i, (name, call) in enumerate(writing_calls().items())}
+
+
+# Servers that are written to.
+TARGETS = [name for name in SERVERS if name.endswith("before the first byte")]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("server", TARGETS)
+def test_calls_that_write_end_by_their_time_limits(
+    server, data, tmp_path, monkeypatch, limits
+):
+    with SERVERS[server](data).source(monkeypatch, tmp_path) as (url, _):
+        took = of_all(writing_to(url, tmp_path, data), limits)
+    assert {name: one for name, one in took.items() if one >= SOON} == {}
+
+
+@pytest.mark.parametrize("server", TARGETS)
+def test_calls_that_write_end_when_their_peer_is_gone(
+    server, data, tmp_path, monkeypatch
+):
+    with SERVERS[server](data).source(monkeypatch, tmp_path) as (url, leave):
+        calls = writing_to(url, tmp_path, data)
+        timer = threading.Timer(1, leave)
+        timer.start()
+        took = of_all(calls, {"retries": 2}, len(calls))
+        timer.join()
+    assert {name: one for name, one in took.items() if one >= GONE} == {}
+
+
+@pytest.mark.parametrize("server", TARGETS)
+def test_calls_that_write_end_by_an_interrupt(
+    server, data, tmp_path, monkeypatch
+):
+    stalling = SERVERS[server](data)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
         with stalling.source(monkeypatch, tmp_path) as (url, _):
-            with haulway.config(load=limits):
-                seconds = ended(
-                    lambda: call(url, str(tmp_path / "out.pt")), FAILURES)  # noqa: B023
-        assert seconds < SOON, name
+            for name, call in writing_to(url, tmp_path, data).items():
+                if name == "haulway.archive.PyTorchFileWriter":
+                    continue  # It ends by its time limits.
+                stalling.stalled.clear()
+                seconds = interrupted(call, stalling.stalled)
+                assert seconds is None or seconds < SOON, name
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("name", [
-    "http, before the first byte", "http, after the head",
-    "s3, in the second answer", "redis, before the first byte",
-    "redis, in a value"])
+@pytest.mark.parametrize("name", SERVERS)
 def test_calls_end_by_an_interrupt(name, data, tmp_path, monkeypatch):
     stalling = SERVERS[name](data)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -242,6 +316,32 @@ def test_verbs_end_by_their_time_limits_and_interrupts(
                     child.kill()
                     child.wait()
                 assert seconds < SOON, (way, limit)
+
+
+@pytest.mark.parametrize("server", TARGETS)
+def test_verbs_that_write_end_by_their_time_limits(
+    server, data, command, tmp_path, monkeypatch
+):
+    save_files(tmp_path, (40, 50))
+    with SERVERS[server](data).source(monkeypatch, tmp_path) as (url, _):
+        children = {}
+        for way in WAYS:
+            line = words(way, str)
+            if any(word.startswith("out.") for word in line):
+                line = [named(url, word) if word.startswith("out.") else word
+                        for word in line]
+                children[way] = subprocess.Popen(
+                    [command, *line, "--timeout", "0.5"], cwd=tmp_path,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        late = []
+        for way, child in children.items():
+            try:
+                child.wait(GONE)
+            except subprocess.TimeoutExpired:
+                late.append(way)
+                child.kill()
+                child.wait()
+        assert late == []
 
 
 def test_calls_end_that_wait_for_a_pipe(tmp_path):

@@ -5,7 +5,6 @@ file."""
 import gzip
 import re
 
-import numpy as np
 import pytest
 
 import haulway
@@ -15,6 +14,7 @@ from source_calls import (
     WAYS,
     clear,
     outcome,
+    save_files,
     without_varying,
     words,
     written,
@@ -124,14 +124,7 @@ class Liar:
 def served(tmp_path_factory):
     """The folder with files of several answers each."""
     folder = tmp_path_factory.mktemp("served")
-    rng = np.random.default_rng(1)
-    tensors = {name: rng.random((600, 500), "f4") for name in "abc"}
-    for name in ("file.pt", "plain.pt", "cut.pt", "file.safetensors",
-                 "plain.safetensors", "file.tensors"):
-        haulway.save(tensors, folder / name)
-    (folder / "key").write_bytes(bytes(range(32)))
-    haulway.save(tensors, folder / "file.secret", format="tensorizer",
-                 key=bytes(range(32)), authenticate_metadata=False)
+    save_files(folder, (600, 500))
     return folder
 
 

@@ -1,7 +1,9 @@
 """A write that fails leaves the old file: beside it and in place, on a full
 disk, at a limit, at any call. A file that other links lead to is not changed.
 
-The tests go over all verbs of the command that write a local file.
+The tests go over all verbs of the command that write a local file, and all public
+calls of the package that do; for those that write folders see
+test_a_set_is_one_thing.py.
 """
 
 import errno
@@ -12,6 +14,7 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 
 import numpy
 import pytest
@@ -19,6 +22,8 @@ import safetensors.numpy
 
 import haulway
 import sets_of_files as sets
+import source_calls
+import writing_calls
 from chance import cases
 
 # Words with SOURCE for a checkpoint and OUT for the file to write, by verb.
@@ -175,3 +180,37 @@ def test_a_file_that_others_link_to_is_not_edited_in_place(run, work, tmp_path):
                "layer.0=layer.8", "--json", code=2)
     assert "named by the digest" in json.loads(done.stdout)["error"]["message"]
     assert blob.read_bytes() == (work / "SOURCE.safetensors").read_bytes()
+
+
+# These write sets of files, which test_a_set_is_one_thing.py goes over, or to S3,
+# or return bytes.
+NOT_TO_A_FILE = {
+    "haulway.delta.apply", "haulway.delta.compact", "haulway.delta.fold",
+    "haulway.delta.write", "haulway.torch.dcp.SafetensorsWriter",
+    "haulway.torch.dcp.Writer", "haulway.tensorizer.stream_io.s3_upload",
+    "haulway.safetensors.numpy.save", "haulway.safetensors.torch.save",
+}
+
+
+def test_every_call_is_tested():
+    calls = {name.partition(",")[0] for name in writing_calls.calls()}
+    assert source_calls.writing() - NOT_TO_A_FILE <= calls
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_call_of_python_that_fails(work, tmp_path, error):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", writing_calls.__file__, tmp_path,
+         str(cases(60))], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "LD_PRELOAD": str(sets.library(work)),
+             "ERROR_AT": str(error)})
+    assert done.returncode == 0, done.stderr
+    for name, told in json.loads(done.stdout).items():
+        assert told["is_new"] and told["rows"], name
+        assert told["left"] == ["out.file"], name
+        for call, said, is_old, is_new in told["rows"]:
+            # As above.
+            if not said or "cannot sync the folder" in said:
+                assert is_new, (name, call)
+            else:
+                assert is_old, (name, call, said)
