@@ -4,12 +4,13 @@ A GGUF file has one tensor of random blocks, whose result as F32 has a quarter o
 the given size (--gib). gguf-py maps the file and dequantizes; Haulway loads it
 with dequantize. A folder has FP8 weights of 4096 x 4096 with a scale for each
 block of 128 x 128, whose result as BF16 has that size; torch loads it with
-safetensors and multiplies. The same folder is converted to BF16; what reads it and writes files of
-the result's size, without arithmetic, is the limit. A model of transformers in BF16 has that size too, and
-an adapter of rank 64 for all linear layers of its blocks; peft loads both, merges
-and saves, Haulway converts with lora. Files are in the page cache. Each contender
-has one thread, then two; gguf-py has only one. Every load takes memory that is
-new to the process; how long that takes without a load is the limit of each.
+safetensors and multiplies. The same folder is converted to BF16; what reads it
+and writes files of the result's size, without arithmetic, is the limit. A model
+of transformers in BF16 has that size too, and an adapter of rank 64 for all
+linear layers of its blocks; peft loads both, merges and saves, Haulway converts
+with lora. Files are in the page cache. Each contender has one thread, then two;
+gguf-py has only one. Every load takes memory that is new to the process; how long
+that takes without a load is the limit of each.
 
     scripts/bench arithmetic [--rounds N] [--only CASE] [--gib N] [--json FILE]
                              [--record]

@@ -2,8 +2,8 @@
 
 The mount is a program (FUSE) whose requests have 128 KiB at most, as mounts of
 networks and object stores behave. Before each call the kernel forgets what it has
-read; each reads a byte of all pages. The limits are eight threads that read pieces of 4 MiB each, and one that
-reads the file from its begin to its end.
+read; each reads a byte of all pages. The limits are eight threads that read
+pieces of 4 MiB each, and one that reads the file from its begin to its end.
 
     scripts/bench slow-mount [--rounds N] [--only CASE] [--gib N] [--json FILE]
                              [--record]
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python/tests"))
 from slow_mount import SlowMount  # noqa: E402
 
 PIECE = 4 * MIB
+mounts = []  # The one that cases() made.
 # What a load may take of the limit.
 LARGE, SMALL = 1 / 1.2, 1 / 1.2
 
@@ -62,15 +63,14 @@ def touched(tensors):
 
 
 def cases(directory: Path, options):
-    global forget
     mount = SlowMount(directory)
+    mounts.append(mount)
     try:
         rows = int(options.gib * 1024)
         haulway.save({f"w{i}": torch.full((rows, 1 << 8), float(i))
                       for i in range(32)}, mount.files / "large.safetensors")
         haulway.save({f"w{i}": torch.full((2, 256), float(i))
                       for i in range(2000)}, mount.files / "small.safetensors")
-        forget = mount.asked
         large, small = mount.at / "large.safetensors", mount.at / "small.safetensors"
         for name, path, limit, wanted in (
                 (f"{options.gib * 32:g} MiB in 32 tensors", large,
@@ -92,10 +92,6 @@ def cases(directory: Path, options):
         mount.stop()
 
 
-def forget():
-    """Set by cases()."""
-
-
 if __name__ == "__main__":
     sys.exit(main(__doc__.splitlines()[0], cases, name="slow-mount",
-                  before=lambda: forget()))
+                  before=lambda: mounts[-1].asked()))
