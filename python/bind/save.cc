@@ -128,6 +128,17 @@ struct ArchivePlan {
   std::shared_ptr<const Layout> layout;
 };
 
+// Runs `write`, of an archive's writer. waits: for a server, so signals are
+// handled meanwhile.
+template <class Write>
+void WriteTo(bool waits, const Write& write) {
+  if (!waits) return Check(WithoutGil(write));
+  Minding([&]() -> Result<bool> {
+    HAULWAY_TRY(write());
+    return true;
+  });
+}
+
 }  // namespace
 
 Fact FactOf(nb::handle key, nb::handle value) {
@@ -256,20 +267,21 @@ void BindSave(nb::module_& module) {
       .def("set_min_version", &ArchiveWriter::SetMinVersion)
       .def("write_record",
            [](ArchiveWriter& self, std::string_view name, nb::handle data,
-              bool compress) {
+              bool compress, bool waits) {
              const Borrowed borrowed(data);
-             Check(WithoutGil([&] {
+             WriteTo(waits, [&] {
                return self.WriteRecord(name, borrowed.bytes(), compress);
-             }));
+             });
            })
       .def("write_record_metadata",
-           [](ArchiveWriter& self, std::string_view name, uint64_t size) {
-             Check(WithoutGil(
-                 [&] { return self.WriteRecordMetadata(name, size); }));
+           [](ArchiveWriter& self, std::string_view name, uint64_t size,
+              bool waits) {
+             WriteTo(waits,
+                     [&] { return self.WriteRecordMetadata(name, size); });
            })
       .def("finish",
-           [](ArchiveWriter& self) {
-             Check(WithoutGil([&] { return self.Finish(); }));
+           [](ArchiveWriter& self, bool waits) {
+             WriteTo(waits, [&] { return self.Finish(); });
            })
       .def_prop_ro("finished", &ArchiveWriter::finished)
       .def_prop_ro("archive_name",

@@ -22,7 +22,7 @@ from ._making.bytes import flat_view
 from ._options import check_flag, text
 from ._options import size as size_of
 from ._reading.remote import target_of
-from ._reading.source import is_path, open_as_configured
+from ._reading.source import are_files, is_path, open_as_configured
 from ._writing.save import archive_name
 
 
@@ -203,11 +203,13 @@ class PyTorchFileWriter:
                 "PyTorchFileWriter() takes one of file_name, buffer and "
                 f"writer_func, found {len(targets)}"
             )
+        self._waits = False  # For a server.
         if writer_func is not None:
             name, target = "archive", _writer_of(writer_func)
         elif is_path(targets[0]):
             name = archive_name(targets[0])
             target = target_of(targets[0])
+            self._waits = not are_files(targets[0])
         elif hasattr(targets[0], "write"):
             name, target = "archive", target_of(targets[0])
         else:
@@ -251,17 +253,17 @@ class PyTorchFileWriter:
 
         Raises InvalidArgumentError for a `size` that the data does not have.
         """
-        self._writer.write_record(name, _lent(data, size), compress)
+        self._writer.write_record(name, _lent(data, size), compress, self._waits)
 
     def write_record_metadata(self, name, size):
         """Leaves a hole of `size` bytes for the record `name`, which others
         will fill.
         """
-        self._writer.write_record_metadata(name, size)
+        self._writer.write_record_metadata(name, size, self._waits)
 
     def write_end_of_file(self):
         """Adds the missing records and makes the file visible."""
-        self._writer.finish()
+        self._writer.finish(self._waits)
 
     def get_all_written_records(self):
         """Returns the names of the records that were written, a set."""

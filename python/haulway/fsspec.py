@@ -151,7 +151,6 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         self._make_parent(path)
         before = None
         if mode == "ab":
-            # exists() would take any failure for a file that is not there.
             with contextlib.suppress(FileNotFoundError):
                 before = SourceStream(self._source(path))
         return UploadStream(target, before=before)
@@ -222,6 +221,22 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     def pipe_file(self, path, value, mode="overwrite", **kwargs):
         with self.open(path, "xb" if mode == "create" else "wb") as out:
             out.write(value)
+
+    def exists(self, path, **kwargs):
+        """Returns whether there is a file or folder. Raises if a server does not
+        say so: fsspec's own takes that for no."""
+        try:
+            self.info(path, **kwargs)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def isfile(self, path):
+        """Returns whether there is a file. Raises as exists() does."""
+        try:
+            return self.info(path)["type"] == "file"
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def isdir(self, path):
         return folder_of(self._name(path)) is not None

@@ -479,13 +479,22 @@ def test_a_file_uri_names_the_local_file(tmp_path):
     assert files.cat_file(str(tmp_path / "c")) == b"x"
 
 
-def test_what_cannot_be_read_is_not_appended_to(monkeypatch):
-    """An error is no answer that the file is not there."""
-    files = HaulwayFileSystem(skip_instance_cache=True)
-
-    def fail(path):
-        raise haulway.UnavailableError("no answer")
-
-    monkeypatch.setattr(files, "_source", fail)
+@pytest.mark.parametrize("ask", [
+    lambda files, url: files.open(url, "ab"),
+    lambda files, url: files.exists(url),
+    lambda files, url: files.isfile(url),
+    lambda files, url: files.pipe_file(url, b"1", mode="create"),
+])
+def test_an_error_is_no_answer_that_a_file_is_not_there(ask):
+    files = HaulwayFileSystem(retries=0, skip_instance_cache=True)
     with pytest.raises(haulway.UnavailableError):
-        files.open("s3://bucket/log.txt", "ab")
+        ask(files, "http://127.0.0.1:1/log.txt")  # Nobody listens there.
+
+
+def test_what_lies_in_a_file_is_not_there(tmp_path):
+    (tmp_path / "file").write_bytes(b"1")
+    files = HaulwayFileSystem(skip_instance_cache=True)
+    assert not files.exists(str(tmp_path / "file" / "x"))
+    assert not files.isfile(str(tmp_path / "file" / "x"))
+    assert not files.isfile(str(tmp_path))
+    assert files.isfile(str(tmp_path / "file"))
