@@ -97,13 +97,17 @@ class set_default_mmap_options:
 
     def __init__(self, flags):
         self._before = get_default_mmap_options()
+        self._was_set = config.load.origin("mmap_flags") == "process"
         config.load.mmap_flags = flags
 
     def __enter__(self):
         return None
 
     def __exit__(self, *exception):
-        config.load.mmap_flags = self._before
+        if self._was_set:
+            config.load.mmap_flags = self._before
+        else:  # torch's own setting counts again.
+            del config.load.mmap_flags
 
     def __repr__(self):
         return described(self, f"flags {config.load.mmap_flags}",

@@ -582,6 +582,16 @@ def test_torch_load_writes_through_as_torch_does(tmp_path):
     assert torch.load(path)["a"][1] == 0
 
 
+def test_torchs_flags_count_again_after_ours():
+    with haulway.torch.serialization.set_default_mmap_options(mmap.MAP_PRIVATE):
+        assert haulway.config.load.origin("mmap_flags") == "process"
+        with haulway.torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
+            assert haulway.config.load.mmap_flags == mmap.MAP_SHARED
+        assert haulway.config.load.mmap_flags == mmap.MAP_PRIVATE
+        assert haulway.config.load.origin("mmap_flags") == "process"
+    assert haulway.config.load.origin("mmap_flags") == "default"
+
+
 def test_shards_write_through_too(tmp_path):
     haulway.save({"a": torch.zeros(10)}, tmp_path / "s.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(
