@@ -94,11 +94,11 @@ Status ParseWeightMap(dom::object object, Strictness strictness,
     }
     map.pop_back();
     if (strictness == Strictness::kStrict) {
-      return Status(
-          Code::kCorrupt,
-          fmt::format("weight_map has {} twice; the option lenient takes "
-                      "the last",
-                      Quote(field.key)));
+      return Status(Code::kCorrupt,
+                    fmt::format("weight_map has {} twice; the option lenient, "
+                                "which load and convert have, takes "
+                                "the last",
+                                Quote(field.key)));
     }
     file_of[same] = file;
   }

@@ -119,7 +119,9 @@ class MapCheck {
                   "tensor {} is in another shard than the index says: "
                   "expected {}",
                   Quote(name), Quote(files_[map_[found].file]));
-    what += "; the option lenient reads what the index says";
+    what +=
+        "; the option lenient, which load and convert have, reads what the "
+        "index says";
     return Status(Code::kMismatch, what);
   }
 
@@ -192,9 +194,11 @@ Status CheckPlaces(std::span<const Shard> shards) {
     if (seen.contains(number)) continue;
     return Status(
         Code::kMismatch,
-        fmt::format("part {} of {} of the model is missing; the option "
-                    "lenient reads the parts that are there",
-                    number + 1, first->count));
+        fmt::format(
+            "part {} of {} of the model is missing; the option "
+            "lenient, which load and convert have, reads the parts that are "
+            "there",
+            number + 1, first->count));
   }
   if (first->tensors.value_or(tensors) != tensors) {
     return Status(Code::kMismatch,

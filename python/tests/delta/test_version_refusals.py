@@ -361,9 +361,9 @@ def test_a_newer_base(tmp_path):
 
 
 def test_no_base(version):
-    with pytest.raises(haulway.NotFoundError, match=r"'000000'.*base="):
+    with pytest.raises(haulway.NotFoundError, match=r"'000000'.*option base"):
         haulway.load(version.path)
-    with pytest.raises(haulway.NotFoundError, match=r"'000000'.*base="):
+    with pytest.raises(haulway.NotFoundError, match=r"'000000'.*option base"):
         haulway.verify(version.path / INDEX)
     with pytest.raises(haulway.NotFoundError):
         haulway.load(version.path, base=version.base / "nothing")

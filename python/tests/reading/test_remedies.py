@@ -11,12 +11,12 @@ own messages name, each of which belongs to one call. A fault in a second input,
 such as `base`, may be told with words for the first.
 """
 
-import importlib
 import inspect
 import json
 import pathlib
 import re
 import subprocess
+import sys
 
 import gguf
 import numpy as np
@@ -302,8 +302,8 @@ def said_by_calls(takes, path, options, work):
     """Yields (call, the message of its error)."""
     for name, bound in CALLS.items():
         home, _, function = name.rpartition(".")
-        call = getattr(importlib.import_module(home), function, None)
-        if call is None:  # A method of fsspec.
+        call = getattr(sys.modules.get(home), function, None)
+        if call is None:  # A method.
             continue
         for more in given(options, lambda name, call=call: takes.call(call, name),
                           work.parent / "extra"):
