@@ -44,17 +44,20 @@ Status ReadBlock(dom::object from, std::string_view key,
   return Status();
 }
 
-void ReadDType(dom::object from, std::optional<DType>* dtype) {
+void ReadDType(dom::object from, Declaration* made) {
   for (const std::string_view key : {"dtype", "torch_dtype"}) {
     dom::element found;
     std::string_view name;
     if (from[key].get(found) || found.get_string().get(name)) continue;
     constexpr std::string_view kPrefix = "torch.";
     if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+    if (name == "auto") continue;  // It says nothing.
     const auto named = DTypeFromTorchName(name);
-    // "auto" says nothing.
-    if (!named.has_value()) continue;
-    *dtype = named;
+    if (named.has_value() && CanCast(DType::kF32, *named)) {
+      made->dtype = named;
+    } else {
+      made->wrong_dtype = name;
+    }
     return;
   }
 }
@@ -125,10 +128,11 @@ Status ReadMethod(dom::object from, Declaration* made) {
 Status ReadConfig(std::string text, Declaration* made) {
   JsonObject json;
   HAULWAY_ASSIGN(const dom::object config, json.Parse(std::move(text)));
-  ReadDType(config, &made->dtype);
+  ReadDType(config, made);
   HAULWAY_ASSIGN(const auto nested, ObjectAt(config, "text_config"));
-  if (!made->dtype.has_value() && nested.has_value()) {
-    ReadDType(*nested, &made->dtype);
+  if (!made->dtype.has_value() && made->wrong_dtype.empty() &&
+      nested.has_value()) {
+    ReadDType(*nested, made);
   }
   HAULWAY_ASSIGN(auto method, ObjectAt(config, "quantization_config"));
   if (!method.has_value() && nested.has_value()) {

@@ -38,6 +38,8 @@ struct Declaration {
   // `quant_algo` of ModelOpt, the `version` of AWQ. Empty: none is stated.
   std::string format;
   std::optional<DType> dtype;  // The one that plain weights have.
+  // What config.json says in its place, if weights cannot have that.
+  std::string wrong_dtype;
   std::optional<std::pair<uint64_t, uint64_t>> block;
   int bits = 0;               // 0: not stated.
   uint64_t group_size = 0;    // 0: not stated, or one group.

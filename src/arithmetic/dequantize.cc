@@ -1,5 +1,7 @@
 #include "arithmetic/dequantize.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -7,6 +9,7 @@
 
 #include "arithmetic/computed_reader.h"
 #include "arithmetic/declaration.h"
+#include "base/text.h"
 #include "haulway/index.h"
 #include "tensor/scaled_tensors.h"
 
@@ -65,6 +68,14 @@ Result<PlainCheckpoint> Dequantize(std::unique_ptr<const FormatReader> reader,
   HAULWAY_ASSIGN(const Declaration declaration, DeclarationOf(*reader, beside));
   HAULWAY_ASSIGN(FoundWeights found, FindWeights(*reader, declaration, to,
                                                  /*widens_halves=*/true));
+  if (!to.has_value() && !found.weights.empty() &&
+      !declaration.wrong_dtype.empty()) {
+    return Status(Code::kCorrupt,
+                  fmt::format("weights cannot be of the dtype {}: expected a "
+                              "floating-point one, such as \"bfloat16\"",
+                              Quote(declaration.wrong_dtype)))
+        .Of("config.json");
+  }
   PlainCheckpoint made;
   if (!found.method.empty()) {
     made.dequantized = DescribeFound(*reader, found);

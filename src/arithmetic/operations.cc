@@ -196,7 +196,7 @@ Status TransposeAll(const Parameters& given, Tensors* tensors) {
     }
     std::vector<size_t> dims(rank);
     std::iota(dims.begin(), dims.end(), size_t{0});
-    if (given_dims.size() == 2) {
+    if (given_dims.size() == 2 && given_dims[0] != given_dims[1]) {
       std::swap(dims[given_dims[0]], dims[given_dims[1]]);
     } else if (std::ranges::is_permutation(given_dims, dims)) {
       dims = std::move(given_dims);

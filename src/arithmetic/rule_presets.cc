@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <span>
 #include <utility>
 #include <variant>
 
+#include "arithmetic/json_fields.h"
+#include "arithmetic/rule.h"
 #include "base/text.h"
 #include "haulway/nearest.h"
 
@@ -88,10 +92,11 @@ constexpr std::string_view kGemma2 = R"(
    "ops": [{"add": {"value": -1}}]},)";
 
 constexpr std::string_view kGgufToHf = "gguf-to-hf";
+constexpr std::string_view kSplitName = "split-experts";
 constexpr std::pair<std::string_view, std::string_view> kPresets[] = {
     {kGgufToHf, ""},  // Those of its architecture.
     {"stack-experts", kStackExperts},
-    {"split-experts", kSplitExperts},
+    {kSplitName, kSplitExperts},
 };
 // The rules of an architecture before kLeaves.
 constexpr std::pair<std::string_view, std::string_view> kArchitectures[] = {
@@ -111,6 +116,62 @@ Result<std::string> ArchitectureOf(const CheckpointIndex& index) {
                 "general.architecture");
 }
 
+Status OtherExperts() {
+  return Status(Code::kUnsupported,
+                "the rules split-experts do not know this layout of experts, "
+                "which is that of gpt_oss and others: expected rows of all "
+                "gates, then of all ups, and no biases");
+}
+
+// Returns the `model_type` of config.json, or "".
+Result<std::string> ModelType(const ByteSource& beside) {
+  constexpr std::string_view kConfig = "config.json";
+  HAULWAY_ASSIGN(std::string text, ReadBeside(beside, kConfig));
+  std::string type;
+  if (text.empty()) return type;
+  JsonObject json;
+  auto config = json.Parse(std::move(text));
+  Status status = config.status();
+  if (status.ok()) status = ReadText(*config, "model_type", &type);
+  if (!status.ok()) return std::move(status).Of(kConfig);
+  return type;
+}
+
+// Returns whether the shapes are [experts, 2 * inner, hidden] and [experts,
+// hidden, inner]. Those of transposed experts never are.
+bool AreRows(std::span<const int64_t> gate_up, std::span<const int64_t> down) {
+  return gate_up.size() == 3 && down.size() == 3 && gate_up[1] % 2 == 0 &&
+         gate_up[1] / 2 == down[2];
+}
+
+// Fails for stacked experts of which split-experts would make others.
+Status CheckExperts(const CheckpointIndex& index, const ByteSource& beside) {
+  const NamePattern gate_up{"mlp.experts.gate_up_proj", ""};
+  const NamePattern bias{"mlp.experts.gate_up_proj_bias", ""};
+  const NamePattern down{"mlp.experts.down_proj", ""};
+  HAULWAY_ASSIGN(const std::string type, ModelType(beside));
+  if (type == "gpt_oss") {
+    return OtherExperts().In(fmt::format("model_type {}", Quote(type)));
+  }
+  std::map<std::string_view, uint32_t> downs;  // By group.
+  for (const Entry& entry : index.entries) {
+    const auto match = down.Find(entry.name, /*is_numbered=*/false);
+    if (match.has_value()) downs.emplace(match->group, entry.tensor);
+  }
+  for (const Entry& entry : index.entries) {
+    bool is_other = bias.Find(entry.name, /*is_numbered=*/false).has_value();
+    const auto match = gate_up.Find(entry.name, /*is_numbered=*/false);
+    if (match.has_value()) {
+      const auto found = downs.find(match->group);
+      is_other =
+          found != downs.end() && !AreRows(index.tensors[entry.tensor].shape,
+                                           index.tensors[found->second].shape);
+    }
+    if (is_other) return OtherExperts().In(Quote(entry.name));
+  }
+  return Status();
+}
+
 }  // namespace
 
 std::vector<std::string_view> RulePresets() {
@@ -125,7 +186,9 @@ bool IsRulePreset(std::string_view name) {
 }
 
 Result<PresetRules> RulesOfPreset(std::string_view name,
-                                  const CheckpointIndex& index) {
+                                  const CheckpointIndex& index,
+                                  const ByteSource& beside) {
+  if (name == kSplitName) HAULWAY_TRY(CheckExperts(index, beside));
   if (name != kGgufToHf) {
     const auto* const found = std::ranges::find(
         kPresets, name, [](const auto& one) { return one.first; });

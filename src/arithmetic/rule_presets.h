@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "haulway/index.h"
+#include "haulway/source.h"
 #include "haulway/status.h"
 
 namespace haulway::arithmetic {
@@ -21,8 +22,11 @@ struct PresetRules {
 };
 
 // Returns the rules of a preset for a checkpoint. Requires: IsRulePreset().
-// Fails with kUnsupported if it has none for this one, or for its architecture.
+// `beside`: as for Dequantize(). Fails with kUnsupported if it has none for
+// this one, for its architecture, or for the layout of its experts; and as
+// reading config.json does.
 Result<PresetRules> RulesOfPreset(std::string_view name,
-                                  const CheckpointIndex& index);
+                                  const CheckpointIndex& index,
+                                  const ByteSource& beside);
 
 }  // namespace haulway::arithmetic

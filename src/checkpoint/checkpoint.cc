@@ -147,6 +147,14 @@ Result<std::string> ReadRulesFile(const OpenOptions& options) {
                             fmt::join(presets, ", ")));
 }
 
+// Names the rules in a message that does not yet.
+Status WithRules(Status status, const std::string& name) {
+  if (name.empty()) return std::move(status).In("rules");
+  const std::string quoted = QuotePath(name);
+  if (status.message().find(quoted) != std::string_view::npos) return status;
+  return std::move(status).In(fmt::format("rules {}", quoted));
+}
+
 // Adds the rules to `*computed_by`.
 Result<uint64_t> ApplyRules(const OpenOptions& options,
                             const ByteSource& beside, std::string* computed_by,
@@ -157,8 +165,8 @@ Result<uint64_t> ApplyRules(const OpenOptions& options,
   rules.takes_quantized = options.raw;
   std::string json = given.json;
   if (arithmetic::IsRulePreset(given.name)) {
-    HAULWAY_ASSIGN(auto preset,
-                   arithmetic::RulesOfPreset(given.name, (*reader)->index()));
+    HAULWAY_ASSIGN(auto preset, arithmetic::RulesOfPreset(
+                                    given.name, (*reader)->index(), beside));
     json = std::move(preset.json);
     rules.names = preset.names;
     rules.is_preset = true;
@@ -282,10 +290,7 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     if (!options.rules.empty()) {
       auto applied = ApplyRules(options, *found.source, &computed_by, &reader);
       if (!applied.ok()) {
-        return std::move(applied).status().In(
-            options.rules.name.empty()
-                ? "rules"
-                : fmt::format("rules {}", QuotePath(options.rules.name)));
+        return WithRules(std::move(applied).status(), options.rules.name);
       }
       ruled = *applied;
     }

@@ -139,6 +139,26 @@ def test_damaged(what, tmp_path, command):
     refused(case, tmp_path, command, 1, name)
 
 
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype", "text_config"])
+@pytest.mark.parametrize("word", ["int8", "float23", "complex64"])
+def test_a_dtype_that_weights_cannot_have(key, word, tmp_path, run):
+    model = CASE["fp8"].write(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    del config["dtype"]
+    config[key] = {"dtype": word} if key == "text_config" else word
+    (model / "config.json").write_text(json.dumps(config))
+    done = run("convert", "model", "plain/", "--to", "safetensors",
+               "--dequantize", code=1)
+    assert f"dtype '{word}'" in done.stderr and "config.json" in done.stderr
+    assert not (tmp_path / "plain").exists()
+    with pytest.raises(haulway.CorruptError, match="config.json"):
+        haulway.load(model, dequantize=True)
+    # Who names a dtype needs none, and neither does who reads what is stored.
+    named = haulway.load(model, dequantize=True, dtype="bf16")
+    assert named[WEIGHT].dtype == torch.bfloat16
+    assert haulway.load(model) and run("info", "model")
+
+
 UNKNOWN = {
     "aqlm": (changed("fp8", config={"quant_method": "aqlm"}), "aqlm"),
     "gemv": (changed("awq", config={"version": "gemv"}), "gemv"),

@@ -271,3 +271,36 @@ def test_presets_that_match_nothing(tmp_path, command):
         assert run.returncode == code, run.stderr
         assert preset in run.stderr
     assert "did you mean 'stack-experts'?" in run.stderr
+
+
+ROWS = {"gate_up_proj": torch.ones(2, 8, 6), "down_proj": torch.ones(2, 6, 4)}
+TURNED = {name: tensor.transpose(1, 2).contiguous()
+          for name, tensor in ROWS.items()}
+OTHERS = {
+    "gpt_oss": ({"model_type": "gpt_oss"}, ROWS, "model_type 'gpt_oss'"),
+    "transposed": (None, TURNED, "mlp.experts.gate_up_proj'"),
+    "transposed, as wide as long": (
+        {"model_type": "x"}, {"gate_up_proj": torch.ones(2, 8, 8),
+                              "down_proj": torch.ones(2, 4, 8)},
+        "mlp.experts.gate_up_proj'"),
+    "biases": (None, {**ROWS, "gate_up_proj_bias": torch.ones(2, 8)},
+               "mlp.experts.gate_up_proj_bias'"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_experts_of_another_layout_are_not_split(kind, tmp_path, run):
+    config, tensors, word = OTHERS[kind]
+    folder = tmp_path / "m"
+    folder.mkdir()
+    save_file({f"model.layers.0.mlp.experts.{name}": tensor
+               for name, tensor in tensors.items()}, folder / "model.safetensors")
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    done = run("convert", "m", "out/", "--to", "safetensors", "--rules",
+               "split-experts", code=2)
+    for text in ("do not know this layout of experts", word):
+        assert text in done.stderr
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(haulway.UnsupportedError, match=word):
+        haulway.load(folder, rules="split-experts")
