@@ -154,6 +154,7 @@ Status CheckIsRaw(const CheckpointIndex& index, const TensorInfo& tensor) {
 Status CheckCover(std::span<const PiecedTensor> tensors) {
   dcp::Metadata metadata;
   for (const PiecedTensor& tensor : tensors) {
+    if (!tensor.missing.empty()) continue;
     dcp::StoredTensor stored;
     stored.name = tensor.name;
     stored.shape = tensor.shape;

@@ -81,7 +81,7 @@ class AssembledReader final : public FormatReader {
 Status CheckIsRaw(const CheckpointIndex& index, const TensorInfo& tensor);
 
 // Fails with kCorrupt, with the tensor, unless its pieces cover it, each
-// element once.
+// element once. Passes over those that lack a file.
 Status CheckCover(std::span<const PiecedTensor> tensors);
 
 }  // namespace haulway::ranks

@@ -18,13 +18,15 @@ namespace {
 
 constexpr uint64_t kReadAtOnce = 8 * kMiB;
 
-// Reads the tensors of which there are replicas.
+// Reads the tensors of which there are replicas. Fails for one that is not
+// whole.
 Status CompareReplicas(const PiecedSource& source,
                        const VerifyOptions& options) {
   std::vector<uint32_t> tensors;
   std::vector<uint64_t> ends;  // The number of reads up to each tensor's end.
   uint64_t reads = 0;
   for (uint32_t t = 0; t < source.tensors().size(); ++t) {
+    HAULWAY_TRY(source.CheckWhole(t));
     if (source.tensors()[t].replicas.empty()) continue;
     reads += source.BytesOf(t) / kReadAtOnce + 1;
     tensors.push_back(t);

@@ -99,6 +99,7 @@ class PieceReads {
 
   Status Run() {
     for (const Part& part : parts_) {
+      HAULWAY_TRY(source_.CheckWhole(part.tensor));
       const PiecedTensor& tensor = source_.tensors_[part.tensor];
       for (const Piece& piece : tensor.pieces) {
         HAULWAY_TRY(AddPiece(tensor, piece, part));
@@ -244,7 +245,8 @@ class PieceReads {
     return Status(Code::kMismatch,
                   fmt::format("ranks {} and {} saved different values of one "
                               "tensor, from element {} on: 'first' of the "
-                              "option replicas takes those of the first rank",
+                              "option replicas, which load and convert have, "
+                              "takes those of the first rank",
                               first, source_.files_[replica.file].rank,
                               at / tensor.item_bytes))
         .In(NameOf(tensor));
@@ -369,6 +371,16 @@ SourceTraits PiecedSource::Look(std::span<const ByteRange>) const {
 
 std::optional<RemoteStats> PiecedSource::remote_stats() const {
   return beside_->remote_stats();
+}
+
+Status PiecedSource::CheckWhole(uint32_t tensor) const {
+  const PiecedTensor& one = tensors_[tensor];
+  if (one.missing.empty()) return Status();
+  return Status(Code::kMismatch,
+                fmt::format("file {} is missing, and the others do not hold "
+                            "the whole tensor",
+                            Quote(one.missing)))
+      .In(Quote(one.name));
 }
 
 Status PiecedSource::CheckDigests(uint32_t tensor) const {

@@ -46,6 +46,9 @@ struct PiecedTensor {
   std::vector<int64_t> shape;
   std::vector<Piece> pieces;    // Cover the tensor, each element once.
   std::vector<Piece> replicas;  // Are compared with the pieces.
+  // The file, not there, of a process that held what the pieces lack; empty if
+  // they lack nothing.
+  std::string missing = {};
 };
 
 // A PiecedSource assembles tensors when they are read: a range of a tensor is
@@ -72,6 +75,9 @@ class PiecedSource : public ByteSource {
   SourceTraits Look(std::span<const ByteRange> ranges) const override;
   std::optional<RemoteStats> remote_stats() const override;
 
+  // Fails with kMismatch, with the file that is missing, for a tensor whose
+  // pieces lack elements. So does reading it.
+  Status CheckWhole(uint32_t tensor) const;
   // Compares the CRC-32 of every storage with elements of a tensor that states
   // one. Fails with kMismatch, with the place.
   Status CheckDigests(uint32_t tensor) const;

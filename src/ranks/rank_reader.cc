@@ -108,8 +108,9 @@ Result<std::vector<int64_t>> ReadNumbers(const FormatReader& reader,
 // A RankJoin finds the pieces of every tensor.
 class RankJoin {
  public:
-  RankJoin(std::vector<RankFile> files, Replicas replicas)
-      : replicas_(replicas) {
+  // `missing`: a file that is not among `files`; "" if none is missing.
+  RankJoin(std::vector<RankFile> files, Replicas replicas, std::string missing)
+      : replicas_(replicas), missing_(std::move(missing)) {
     assembly_.files = std::move(files);
   }
 
@@ -122,6 +123,9 @@ class RankJoin {
       if (!status.ok()) {
         return std::move(status).In(Quote(first.entries[e].name));
       }
+    }
+    for (PiecedTensor& tensor : assembly_.tensors) {
+      if (!IsWhole(tensor)) tensor.missing = missing_;
     }
     HAULWAY_TRY(CheckCover(assembly_.tensors));
     if (!first.flat) assembly_.root = first.root;
@@ -239,6 +243,20 @@ class RankJoin {
     entry_of_pieced_.push_back(entry);
     ties_.emplace(StorageKey(row), pieced);
     return AddRow(entry, first, pieced);
+  }
+
+  // Returns whether the pieces have as many elements as the tensor.
+  static bool IsWhole(const PiecedTensor& tensor) {
+    uint64_t lacking = Product(tensor.shape);
+    for (const Piece& piece : tensor.pieces) {
+      lacking -= std::min(lacking, Product(piece.sizes));
+    }
+    return lacking == 0;
+  }
+  static uint64_t Product(std::span<const int64_t> sizes) {
+    uint64_t product = 1;
+    for (const int64_t size : sizes) product *= static_cast<uint64_t>(size);
+    return product;
   }
 
   static Status CheckBytes(const PiecedTensor& tensor) {
@@ -515,6 +533,7 @@ class RankJoin {
   }
 
   const Replicas replicas_;
+  const std::string missing_;
   Assembly assembly_;
   std::vector<std::vector<Mesh>> meshes_;    // By file.
   std::vector<std::vector<uint32_t>> rows_;  // By file and entry.
@@ -571,7 +590,7 @@ Result<RankSet> ChooseRanks(std::span<const std::string> names,
   std::optional<RankName> first;
   std::string first_name;
   uint64_t world = 0;
-  RankSet set{chosen, {}};
+  RankSet set{chosen, {}, ""};
   for (const std::string& name : names) {
     const auto found = ParseRankName(name);
     if (!found.has_value() || found->part != chosen) continue;
@@ -602,13 +621,16 @@ Result<RankSet> ChooseRanks(std::span<const std::string> names,
     if (found->rank < set.files.size()) set.files[found->rank] = name;
   }
   const auto missing = std::ranges::find(set.files, "");
-  if (missing != set.files.end() && strictness == Strictness::kStrict) {
-    const auto rank = static_cast<uint64_t>(missing - set.files.begin());
+  if (missing == set.files.end()) return set;
+  const auto rank = static_cast<uint64_t>(missing - set.files.begin());
+  set.missing = first->Other(rank);
+  if (strictness == Strictness::kStrict) {
     return Status(
         Code::kMismatch,
         fmt::format("file of rank {} of {} is missing: expected {}; the option "
-                    "lenient reads the tensors that the others hold whole",
-                    rank, world, Quote(first->Other(rank))));
+                    "lenient, which load and convert have, reads the tensors "
+                    "that the others hold whole",
+                    rank, world, Quote(set.missing)));
   }
   return set;
 }
@@ -624,8 +646,9 @@ Result<std::unique_ptr<const AssembledReader>> JoinRankFiles(
                  OpenFiles(*list, set.files, options));
   std::erase_if(files,
                 [](const RankFile& file) { return file.reader == nullptr; });
-  HAULWAY_ASSIGN(Assembly assembly,
-                 RankJoin(std::move(files), options.replicas).Run());
+  HAULWAY_ASSIGN(
+      Assembly assembly,
+      RankJoin(std::move(files), options.replicas, set.missing).Run());
   assembly.facts.push_back({"part", set.part});
   return AssembledReader::Make(Format::kTorchRanks, std::move(assembly),
                                std::move(list));

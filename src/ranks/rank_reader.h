@@ -20,6 +20,7 @@ namespace haulway::ranks {
 struct RankSet {
   std::string part;
   std::vector<std::string> files;  // "" for a file that is missing.
+  std::string missing;             // The first one; "" if all are there.
 };
 
 // Returns the files of the state `part` among those of a folder; if it is
@@ -29,7 +30,9 @@ struct RankSet {
 Result<RankSet> ChooseRanks(std::span<const std::string> names,
                             std::string_view part, Strictness strictness);
 
-// Opens the files that `list` names (rank_list.h), its neighbours. Fails with
+// Opens the files that `list` names (rank_list.h), its neighbours. Leniently, a
+// file may be missing: then reading a tensor that the others do not hold whole
+// fails with kMismatch and the name of that file. Fails with
 // kMismatch if they contradict one another; with kCorrupt if one contradicts
 // itself, or elements are missing; with kUnsupported for a tensor that has no
 // value; with kUnsafe for anything that only code could make.

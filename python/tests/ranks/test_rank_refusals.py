@@ -48,9 +48,32 @@ def test_a_missing_file_is_named(work):
     refused(work, "file of rank 2 of 4 is missing: expected "
                   "'model_world_size_4_rank_2.pt'")
     assert not haulway.verify(work)
-    # Without it the tensors have holes.
-    refused(work, "chunks leave a hole at .*'a.weight'", haulway.CorruptError,
-            lenient=True)
+
+
+def test_without_a_file_the_others_give_what_they_hold_whole(tmp_path, run):
+    for missing in (0, 1):
+        write_all(tmp_path / "run", 2, lambda rank: {
+            **good(rank), "all": dtensor(WHOLE, (6, 2), [replicate()],
+                                         mesh(numpy.arange(2), rank)),
+            "plain": plain(WHOLE)})
+        (tmp_path / "run" / name(missing, 2)).unlink()
+        said = f"'{name(missing, 2)}' is missing.*'w'"
+        path = tmp_path / "run"
+        for key in ("all", "plain"):
+            found = haulway.load(path, lenient=True, include=[key])
+            assert (found[key].numpy() == WHOLE).all()
+            run("cat", path, key, "--lenient")
+        for call in (haulway.load, haulway.manifest,
+                     lambda *a, **k: haulway.open(*a, **k)["w"],
+                     lambda path, **k: haulway.convert(
+                         path, tmp_path / "out.safetensors", **k)):
+            with pytest.raises(haulway.MismatchError, match=said):
+                call(path, lenient=True)
+        run("ls", path, "--lenient")
+        assert "is missing" in run("cat", path, "w", "--lenient", code=1).stderr
+        assert "is missing" in run("verify", path, "--lenient", code=1).stdout
+        run("convert", path, "some.safetensors", "--lenient", "--exclude", "w")
+        assert not list(tmp_path.glob("out*"))
 
 
 def test_only_one_file_of_many(tmp_path):
