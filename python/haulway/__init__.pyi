@@ -85,7 +85,7 @@ class _IndexWords(TypedDict, total=False):
     split_layers: bool | None
     dequantize: bool | None
     raw: bool | None
-    lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    lora: _Path | tuple[_Path, float] | Mapping[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
     rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
@@ -196,7 +196,7 @@ class TogetherOptions(TypedDict, total=False):
     split_layers: bool | None
     dequantize: bool | None
     raw: bool | None
-    lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    lora: _Path | tuple[_Path, float] | Mapping[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
     rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
@@ -1143,7 +1143,7 @@ class _Load:
     split_layers: bool
     dequantize: bool
     raw: bool
-    lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    lora: _Path | tuple[_Path, float] | Mapping[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
     rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
@@ -1216,7 +1216,7 @@ class _ConfigWords(TypedDict, total=False):
     split_layers: bool
     dequantize: bool
     raw: bool
-    lora: _Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    lora: _Path | tuple[_Path, float] | Mapping[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
     rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str

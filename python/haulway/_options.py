@@ -399,11 +399,14 @@ def _safe_globals(name, value):
     return tuple(checked)
 
 
-@_takes("_Path | tuple[_Path, float] | Iterable[_Path | tuple[_Path, float]]")
+@_takes("_Path | tuple[_Path, float] | Mapping[_Path, float] | "
+        "Iterable[_Path | tuple[_Path, float]]")
 def _lora(name, value):
     """Checks adapters and returns a tuple of pairs (path, weight)."""
     if isinstance(value, (str, os.PathLike)) or _is_weighted(value):
         value = [value]
+    if isinstance(value, Mapping):
+        value = value.items()
     if not isinstance(value, Iterable):
         raise ArgumentTypeError(
             f"{name} is {type(value).__name__}: expected a path, a pair of a "
@@ -411,7 +414,13 @@ def _lora(name, value):
         )
     checked = []
     for one in value:
-        path, weight = one if _is_weighted(one) else (one, 1.0)
+        is_weighted = _is_weighted(one)
+        if not is_weighted and not isinstance(one, (str, os.PathLike)):
+            raise ArgumentTypeError(
+                f"{name} holds {one!r}: expected a path, or a pair of a path and "
+                "a weight, which is a number", "kInvalidArgument",
+            )
+        path, weight = one if is_weighted else (one, 1.0)
         weight = float(weight)
         if not math.isfinite(weight):
             _wrong(name, "a weight that is finite", weight)
