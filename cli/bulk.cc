@@ -178,6 +178,7 @@ void AddConvert(CLI::App& app, BulkVerbOptions& options) {
           "REGEX=REPLACEMENT for names of tensors; repeatable");
   AddFields(*part, &options.convert,
             {"alignment", "verify", "threads", "memory_budget", "resume"});
+  AddRaw(*part, options);
   part->add_flag("--proof", options.proof,
                  "Compare the SHA-256 of every tensor before and after");
 }
@@ -208,10 +209,15 @@ Runner AddBulk(CLI::App& app) {
   AddProgress(app, *options);
   // Python gets the options in groups as they were given.
   CLI::App* const passed = app.add_option_group("Reading");
-  AddLenient(*passed, *options);
+  AddFields(*passed, &options->open,
+            {"part", "weights", "replicas", "split_layers"});
   AddAllow(*passed, *options);
-  AddDequantize(*passed, *options);
-  AddRaw(*passed, *options);
+  CLI::App* const chosen =
+      app.add_option_group("For verify, manifest, convert and info");
+  AddFields(*chosen, &options->open, {"lenient", "alone"});
+  CLI::App* const computed =
+      app.add_option_group("For manifest, convert and info");
+  AddDequantize(*computed, *options);
   CLI::App* const signatures = app.add_option_group("For verify");
   AddSignature(*signatures, &options->signature);
   signatures->get_option("--signature")

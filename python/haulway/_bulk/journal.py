@@ -160,7 +160,7 @@ class Journal:
                 f"{self._what} is not a journal of haulway bulk",
                 "kInvalidArgument",
             )
-        for name in {*head, *found}:
+        for name in dict.fromkeys([*head, *found]):
             if found.get(name) != head.get(name):
                 raise InvalidArgumentError(
                     f"{self._what} is of a run with another {name}: "

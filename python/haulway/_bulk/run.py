@@ -20,6 +20,7 @@ import os
 import threading
 import time
 
+from .. import _haulway
 from .._errors import Error, InvalidArgumentError
 from .._options import ENGINE, OPENING, REMOTE, by_name, function
 from .._reading.source import path_of, path_to_write
@@ -28,7 +29,15 @@ from .inputs import check_inputs, expand, expand_signed, is_url
 from .journal import Journal
 from .outputs import Outputs
 from .report import BulkReport, result_of
-from .verbs import FAILED, VERBS, Task, check_options, error_of, opening_of
+from .verbs import (
+    FAILED,
+    VERBS,
+    Task,
+    check_options,
+    error_of,
+    opening_of,
+    stamp_with,
+)
 
 # Limits of one task: number of inputs and their total bytes.
 _MOST_INPUTS = 32
@@ -37,6 +46,9 @@ _MOST_BYTES = 8 << 20
 _LARGE_BYTES = 256 << 20
 # Tasks per job that are queued ahead, so that no worker waits.
 _AHEAD = 2
+# The files of an adapter.
+_ADAPTER = ("adapter_config.json", "adapter_model.safetensors",
+            "adapter_model.bin")
 # Options that say how bytes are reached, read and written, but not what results;
 # they are not compared with a journal's.
 _NOT_NOTED = frozenset({
@@ -92,7 +104,10 @@ def bulk(verb, inputs, *, engine="local", journal=None, options=None, jobs=None,
     options = check_options(verb, by_name("options", options, "a dict") or {})
     if journal is not None:
         journal = path_to_write(journal, "journal")
-    log = Journal(journal, {"verb": verb, "options": _noted(options)})
+    head = {"verb": verb, "options": _noted(options)}
+    if journal is not None:
+        head |= _stamps(options)
+    log = Journal(journal, head)
     try:
         run = _Run(verb, inputs, options, log, each, progress)
         return run.run(engine_of(engine, jobs))
@@ -121,6 +136,27 @@ def _noted(options):
     if any(options.get(name) is not None for name in ("key", "passphrase")):
         noted["key"] = "given"
     return noted
+
+
+def _stamps(options):
+    """Returns the stamps of the files that the options lora and rules name, for
+    the head of a journal. A file that cannot be reached has none."""
+    reading = opening_of(options)
+    named = [file for path, _ in reading.lora or () for file in _adapter(path)]
+    if isinstance(reading.rules, str) and reading.rules:
+        named.append(reading.rules)
+    stamps = {}
+    for name in named:
+        with contextlib.suppress(Error, OSError, ValueError):
+            stamps[f"stamp of {name!r}"] = stamp_with(name, options)
+    return stamps
+
+
+def _adapter(path):
+    """Returns the files of an adapter, which is a folder or a file."""
+    if not _haulway.is_folder(path):
+        return [path, os.path.join(os.path.dirname(path), _ADAPTER[0])]
+    return [os.path.join(path, name) for name in _ADAPTER]
 
 
 class _Run:

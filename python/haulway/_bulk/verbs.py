@@ -142,21 +142,30 @@ _OF_SCAN = {"SAFE": DONE, "UNKNOWN": FAILED, "UNSAFE": FOUND}
 _PER_RUN = {"progress", "stats", "threads", *NAMING}
 _READ = frozenset({*OPENING, "retries"}) - _PER_RUN
 _UNSIGNED = _READ - frozenset(SIGNING)  # Only verify finds signatures.
+# What changes tensors, and what chooses those of a training: neither means
+# anything to scan, and verify checks what is stored. Only casts ask for `raw`.
+_COMPUTING = frozenset({"dequantize", "lora", "rules"})
+_CHOOSING = frozenset({"part", "weights", "replicas", "split_layers"})
+_RAW = frozenset({"raw"})
 VERBS = {
     "scan": Verb(
-        _scan, _UNSIGNED | {"allow", "allowed"}, taken=EVERY,
+        _scan,
+        (_UNSIGNED | {"allow", "allowed"}) - _COMPUTING - _CHOOSING - _RAW,
+        taken=EVERY,
         exit_of=lambda result: _OF_SCAN[result["verdict"]],
         # As in `haulway scan`, UNSAFE is worse than UNKNOWN.
         unread=UNREAD, order=(DONE, FAILED, UNREAD, FOUND),
     ),
     "verify": Verb(
-        _verify, _READ | frozenset(VERIFYING) - _PER_RUN, taken=WHOLE,
+        _verify,
+        (_READ | frozenset(VERIFYING) - _PER_RUN) - _COMPUTING - _RAW,
+        taken=WHOLE,
         uses_threads=True, exit_of=lambda result: _OF_VERIFY[result["ok"]],
     ),
     "manifest": Verb(
         _manifest,
         (_UNSIGNED | frozenset(COMPARING) | {"include", "exclude"})
-        - _PER_RUN - frozenset(SIGNING),
+        - _PER_RUN - frozenset(SIGNING) - _RAW,
         uses_threads=True,
     ),
     "convert": Verb(
@@ -165,7 +174,7 @@ VERBS = {
          | {"to", "out", "dtype", "include", "exclude", "rename"}) - _PER_RUN,
         uses_threads=True,
     ),
-    "info": Verb(_info, _UNSIGNED),
+    "info": Verb(_info, _UNSIGNED - _RAW),
 }
 
 
@@ -245,7 +254,7 @@ def _run_one(task, item, tell):
         "result": None, "error": None,
     }
     try:
-        record["stamp"] = stamp = _stamp(name, task.options)
+        record["stamp"] = stamp = stamp_with(name, task.options)
         if known == stamp and (not is_url(name) or "version" in stamp):
             return {"input": name, "same": True}
         progress, options = None, dict(task.options)
@@ -262,7 +271,8 @@ def _run_one(task, item, tell):
     return record
 
 
-def _stamp(name, options):
+def stamp_with(name, options):
+    """Returns the stamp of a path or a URL, which the options reach."""
     if not is_url(name):
         return stamp_of(name)
     source = _haulway.open_source(name, False, opening_of(options).remote)

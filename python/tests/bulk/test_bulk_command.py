@@ -278,7 +278,7 @@ def test_verbs_refuse_the_options_of_others_by_their_flags(run, tmp_path):
     groups = run("bulk", "--help").stdout.split("[Option Group: ")
     for group in groups[1:]:
         title = group.partition("]")[0]
-        those = title.removeprefix("For ").split(" and ")
+        those = re.split(", | and ", title.removeprefix("For "))
         for flag in re.findall(r"^ .*--([a-z0-9-]+)", group, re.M):
             for verb in VERBS:
                 request = {"verb": verb, "headers": [], "options": {flag: ["1"]}}
@@ -293,6 +293,10 @@ def test_verbs_refuse_the_options_of_others_by_their_flags(run, tmp_path):
     done = run("bulk", "scan", ".", "--exclude", "x", code=4)
     assert done.stderr == ("haulway: bulk scan has no option --exclude: expected it "
                            "for manifest or convert only\n")
+    for verb, flag in (("scan", "--dequantize"), ("scan", "--split-layers"),
+                       ("verify", "--dequantize"), ("info", "--raw")):
+        assert f"bulk {verb} has no option {flag}" in run(
+            "bulk", verb, ".", flag, code=4).stderr
     assert run("bulk", "scan", ".", "-o", "x", code=4).stderr.endswith(
         "no option --out: expected it for convert only\n")
 

@@ -7,6 +7,7 @@ import os
 import shutil
 
 import pytest
+import torch
 
 import haulway
 from bulk_files import add_faults, make_files
@@ -116,6 +117,42 @@ def test_a_journal_is_of_one_verb_and_its_options(tmp_path, journal):
     with pytest.raises(haulway.Error, match="a run with another options"):
         run(tmp_path / "in", journal, options={"lenient": True})
     run(tmp_path / "in", journal, options={"retries": 1})
+
+
+def test_a_journal_is_of_the_content_of_adapters_and_rules(tmp_path, journal):
+    (tmp_path / "in").mkdir()
+    haulway.save({"a.weight": torch.zeros(2, 2)}, tmp_path / "in/m.pt")
+    adapter, rules = tmp_path / "adapter", tmp_path / "rules.json"
+    adapter.mkdir()
+    config = adapter / "adapter_config.json"
+    weights = adapter / "adapter_model.safetensors"
+    config.write_text(json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 1}))
+    rules.write_text(json.dumps({"rules": [{"rename": ["^a", "b"]}]}))
+
+    def write(value):
+        haulway.save({f"base_model.model.a.lora_{name}.weight": tensor
+                      for name, tensor in (("A", torch.ones(1, 2)),
+                                           ("B", torch.full((2, 1), value)))},
+                     weights)
+
+    write(1.0)
+    options = {"to": "safetensors", "out": tmp_path / "out", "rules": rules}
+    for lora in ([(adapter, 0.5)], [(weights, 0.5)]):
+        journal.unlink(missing_ok=True)
+        options["lora"] = lora
+        assert run(tmp_path / "in", journal, "convert", options=options).done == 1
+        assert run(tmp_path / "in", journal, "convert", options=options).skipped == 1
+        for path, change in ((weights, lambda: write(2.0)),
+                             (config, lambda: config.write_text(
+                                 config.read_text() + " ")),
+                             (rules, lambda: rules.write_text(
+                                 rules.read_text() + " "))):
+            change()
+            with pytest.raises(haulway.InvalidArgumentError,
+                               match=f"another stamp of '{path}'"):
+                run(tmp_path / "in", journal, "convert", options=options)
+            journal.unlink()
+            assert run(tmp_path / "in", journal, "convert", options=options).done
 
 
 def test_a_journal_says_only_whether_there_was_a_key(tmp_path, journal):
