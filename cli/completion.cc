@@ -70,11 +70,16 @@ std::vector<std::string> CalledOf(const CLI::App& verb) {
   return called;
 }
 
-// Returns `'VERB --OPTION'|...) BEFORE... ;;` for each option with a closed
-// list of values, with these in between. The first argument of a verb follows
-// its name.
+// Returns whether an option takes a file as well as the values that it offers.
+bool TakesFile(const CLI::Option& option) {
+  return option.get_type_name() == "FILE";
+}
+
+// Returns `'VERB --OPTION'|...) BEFORE... ;;` for each option that offers
+// values, with these in between, and with `files` for one that takes a file as
+// well. The first argument of a verb follows its name.
 std::string ValuesOf(const CLI::App& all, std::string_view before,
-                     std::string_view after) {
+                     std::string_view after, std::string_view files) {
   std::string cases;
   for (const CLI::App* verb : VerbsOf(all)) {
     for (const CLI::Option* option : OptionsOf(*verb)) {
@@ -88,8 +93,9 @@ std::string ValuesOf(const CLI::App& all, std::string_view before,
           patterns.push_back(fmt::format("'{} {}'", called, name));
         }
       }
-      cases += fmt::format("      {}) {}{}{} ;;\n", fmt::join(patterns, "|"),
-                           before, Joined(values), after);
+      cases += fmt::format("      {}) {}{}{}{} ;;\n", fmt::join(patterns, "|"),
+                           before, Joined(values), after,
+                           TakesFile(*option) ? files : "");
     }
   }
   return cases;
@@ -140,7 +146,7 @@ std::string ForBash(const CLI::App& all) {
       "}}\n"
       "complete -o bashdefault -o default -F _haulway haulway\n",
       NamesOfVerbs(all), CasesOf(all, "words='", "'"),
-      ValuesOf(all, "words='", "'"));
+      ValuesOf(all, "words='", "'", ""));
 }
 
 // Returns a function that zsh loads from a file with its name, or that is
@@ -168,7 +174,7 @@ std::string ForZsh(const CLI::App& all) {
       "  compdef _haulway haulway\n"
       "fi\n",
       NamesOfVerbs(all), CasesOf(all, "compadd -- ", ""),
-      ValuesOf(all, "compadd -- ", ""));
+      ValuesOf(all, "compadd -- ", "", "; _files"));
 }
 
 // Quotes the text with single quotes for fish.
@@ -205,7 +211,10 @@ std::string ForFish(const CLI::App& all) {
         continue;
       }
       std::string value = option->get_expected_max() == 0 ? "" : " -r";
-      if (!values.empty()) value = fmt::format(" -x -a '{}'", values);
+      if (!values.empty()) {
+        value = fmt::format(" {} -a '{}'", TakesFile(*option) ? "-r" : "-x",
+                            values);
+      }
       out += fmt::format(
           "complete -c haulway -n '__fish_seen_subcommand_from {}'{}{} -d {}\n",
           verb->get_name(), names, value, Quoted(option->get_description()));

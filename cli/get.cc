@@ -3,6 +3,7 @@
 #include <string>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/open.h"
 #include "haulway/verify.h"
 #include "output.h"
@@ -66,7 +67,8 @@ int Get(const GetVerbOptions& options) {
 Runner AddGet(CLI::App& app) {
   const auto options = MakeOptions<GetVerbOptions>(app);
   AddBytes(app, *options);
-  AddLenient(app, *options);
+  AddFields(app, &options->open,
+            {"part", "weights", "replicas", "split_layers"});
   app.add_option_function<std::string>(
          "URL",
          [files = &options->files](const std::string& url) { *files = {url}; },

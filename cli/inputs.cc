@@ -167,6 +167,20 @@ Result<std::vector<std::string>> ExpandInputs(
   return out;
 }
 
+namespace {
+
+// Leaves out the files that lie beside the directory of a checkpoint and have
+// no layers to split, as the common.pt of Megatron.
+void KeepLayered(const Options& options, std::vector<std::string>* files) {
+  const auto is_beside = [&](const std::string& name) {
+    return !name.ends_with("/.metadata") &&
+           std::ranges::find(options.files, name) == options.files.end();
+  };
+  if (!std::ranges::all_of(*files, is_beside)) std::erase_if(*files, is_beside);
+}
+
+}  // namespace
+
 int ForEachFile(const Options& options, const FileVerb& one,
                 FolderLister list) {
   if (!options.join.empty() && options.files.size() != 1) {
@@ -178,6 +192,7 @@ int ForEachFile(const Options& options, const FileVerb& one,
   auto files = Result<std::vector<std::string>>(options.files);
   if (!is_one) files = ExpandInputs(options.files, list);
   if (!files.ok()) return Fail(options, files.status());
+  if (options.open.split_layers) KeepLayered(options, &*files);
   // From the best to the worst.
   constexpr int kOrder[] = {kNoMatch, kDone, kFound, kFailed, kInterrupted};
   const auto rank = [&](int exit) { return std::ranges::find(kOrder, exit); };

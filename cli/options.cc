@@ -142,19 +142,20 @@ void AddDequantize(CLI::App& app, Options& options) {
       ->each([&options](const std::string& text) {
         const auto adapter = ParseLoraAdapter(text);
         if (!adapter.ok()) {
-          throw CLI::ValidationError("--lora",
-                                     std::string(adapter.status().message()));
+          throw CLI::ValidationError(std::string(adapter.status().message()));
         }
         options.open.lora.push_back(*adapter);
       });
-  app.add_option("--rules", options.open.rules.name,
-                 "Rename, stack, split and compute tensors as the rules in "
-                 "this JSON file say, or those of stack-experts, split-experts "
-                 "or gguf-to-hf; see docs/quantized.md")
-      ->check([](const std::string& text) {
-        return text.empty() ? "expected a file or a preset" : "";
-      })
-      ->type_name("FILE");
+  Offer(app.add_option(
+               "--rules", options.open.rules.name,
+               "Rename, stack, split and compute tensors as the rules in this "
+               "JSON file say, or those of stack-experts, split-experts or "
+               "gguf-to-hf; see docs/quantized.md")
+            ->check([](const std::string& text) {
+              return text.empty() ? "expected a file or a preset" : "";
+            })
+            ->type_name("FILE"),
+        {"stack-experts", "split-experts", "gguf-to-hf"});
   options.open.open_input = [&options](std::string_view uri) {
     return OpenOptionFile(uri, uri == options.open.rules.name);
   };

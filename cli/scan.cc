@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/open.h"
 #include "haulway/pickle.h"
 #include "haulway/select.h"
@@ -279,7 +280,13 @@ Runner AddScan(CLI::App& app) {
   RefuseJsonBeside(app, *options, options->sarif);
   AddAllow(app, *options);
   AddProgress(app, *options);
-  AddFiles(app, *options);
+  // Without what chooses tensors: every file is scanned by itself.
+  AddFields(app, &options->open,
+            {"part", "weights", "replicas", "split_layers"});
+  AddRemote(app);
+  app.add_option("FILE", options->files,
+                 "Files, folders, URLs, or - for standard input")
+      ->required();
   return {options, [options] { return ScanFiles(*options); }};
 }
 

@@ -53,6 +53,8 @@ VALUES = [
     (["sign", "--hash", "bl"], ["blake2b", "blake3"]),
     (["plan", "m.pt", "--replicas", "f"], ["first"]),
     (["completion", "f"], ["fish"]),
+    (["ls", "m.pt", "--rules", "s"], ["stack-experts", "split-experts"]),
+    (["ls", "m.pt", "--rules", "./r"], []),
     (["convert", "m.pt", "saf"], []),
 ]
 
@@ -94,7 +96,11 @@ def test_zsh_and_fish_are_told_the_same(run):
     fish = run("completion", "fish").stdout.splitlines()
     values = re.findall(r"^ +('.*'\)) words='(.*)' ;;$", bash, re.MULTILINE)
     assert len(values) > 20
-    assert values == re.findall(r"^ +('.*'\)) compadd -- (.*) ;;$", zsh, re.MULTILINE)
+    assert values == re.findall(r"^ +('.*'\)) compadd -- (.*?)(?:; _files)? ;;$", zsh,
+                                re.MULTILINE)
+    # A preset of rules, or a file.
+    assert "compadd -- stack-experts split-experts gguf-to-hf; _files ;;" in zsh
+    assert " -l rules -r -a 'stack-experts split-experts gguf-to-hf'" in "\n".join(fish)
     lists = {words for _, words in values}
     assert lists == set(re.findall(r" -a '(.*?)'", "\n".join(fish)))
     assert all(line.startswith("complete -c haulway -n ") for line in fish)

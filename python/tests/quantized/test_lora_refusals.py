@@ -172,15 +172,20 @@ def test_a_tied_weight_that_is_stored_twice(tmp_path, command):
 
 
 def test_wrong_options(base, adapter, command):
-    for wrong in (3, [3], [(adapter, "1")], [(adapter, float("nan"))]):
-        with pytest.raises((haulway.Error, TypeError)):
+    for wrong in (3, [3], [(adapter, "1")], [(adapter, float("nan"))],
+                  {adapter: "1"}, {adapter: None}):
+        with pytest.raises((haulway.Error, TypeError), match="lora.* expected"):
             haulway.load(base, lora=wrong)
+    with pytest.raises(TypeError, match="a pair of a path and a weight"):
+        haulway.load(base, lora=[(adapter, "1")])
     with pytest.raises(haulway.InvalidArgumentError, match="raw"):
         haulway.load(base, lora=adapter, raw=True)
     for wrong in (":1", f"{adapter}:inf"):
         run = subprocess.run([command, "convert", base, "m.safetensors",
-                              "--lora", wrong], capture_output=True)
+                              "--lora", wrong], capture_output=True, text=True)
         assert run.returncode == 4
+        assert "--lora: expected ADAPTER or ADAPTER:WEIGHT" in run.stderr
+        assert run.stderr.count("--lora:") == 1
 
 
 def test_paths_and_weights(base, adapter):
@@ -189,6 +194,10 @@ def test_paths_and_weights(base, adapter):
                  adapter / "adapter_model.safetensors"):
         found = haulway.load(base, lora=lora)
         assert all(torch.equal(found[name], plain[name]) for name in plain)
+    half = haulway.load(base, lora=[(adapter, 0.5)])
+    found = haulway.load(base, lora={adapter: 0.5})
+    assert all(torch.equal(found[name], half[name]) for name in half)
+    assert any(not torch.equal(found[name], plain[name]) for name in plain)
     none = haulway.load(base, lora=(adapter, 0))
     stored = load_file(base / "model.safetensors")
     assert all(torch.equal(none[name], stored[name]) for name in stored)

@@ -38,6 +38,10 @@ def test_layers_are_split(run, tmp_path):
         assert f"decoder.layers.{name}" not in out
     assert torch.equal(out["decoder.final_layernorm.weight"],
                        whole["decoder.final_layernorm.weight"])
+    # The other file of the folder has no layers.
+    listed = run("ls", folder("mc_2"), "--split-layers")
+    assert "decoder.layers.2.mlp.linear_fc1.weight" in listed.stdout
+    assert not listed.stderr
     opened = haulway.open(folder("mc_2"), split_layers=True)
     rows = opened.get_slice("decoder.layers.1.mlp.linear_fc1.weight")[2:5]
     assert torch.equal(rows,
