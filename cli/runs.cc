@@ -8,9 +8,12 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "command.h"
+#include "haulway/folder.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -44,6 +47,14 @@ void PrintLatest(const RunVerbOptions& options, const LatestReport& report) {
   }
 }
 
+// Returns whether a local folder is there; names in a bucket have none.
+bool IsThere(const std::string& dir) {
+  const auto path = LocalPath(dir);
+  std::error_code error;
+  return !path.has_value() || path->empty() ||
+         std::filesystem::exists(*path, error);
+}
+
 int Latest(const RunVerbOptions& options) {
   RunOptions run = RunOf(options);
   run.digests = !options.sizes;
@@ -56,7 +67,8 @@ int Latest(const RunVerbOptions& options) {
     (void)Fail(options, NoneIsGood(*report, options.dir));
     return kFound;
   }
-  fmt::print(stderr, "haulway: there is no checkpoint; of {}\n",
+  fmt::print(stderr, "haulway: there is no {}; of {}\n",
+             IsThere(options.dir) ? "checkpoint" : "such folder",
              Escape(ShownName(options.dir)));
   return kNoMatch;
 }
@@ -68,7 +80,7 @@ int Prune(const RunVerbOptions& options) {
   if (!report.ok()) return Fail(options, report.status());
   if (options.json) {
     Json().Value(*report).Print();
-    return kDone;
+    return report->failed ? kFound : kDone;
   }
   for (const std::string& path : report->removed) {
     fmt::print("{} {}\n", prune.dry_run ? "would remove" : "removed",
@@ -81,7 +93,7 @@ int Prune(const RunVerbOptions& options) {
     fmt::print("refused {}: {}\n", Escape(ShownName(entry.path)),
                Escape(entry.reason));
   }
-  return kDone;
+  return report->failed ? kFound : kDone;
 }
 
 void AddRun(CLI::App& app, RunVerbOptions& options) {
@@ -131,7 +143,8 @@ extern const Verb kLatest = {
 
 extern const Verb kPrune = {
     "prune",
-    "Remove old checkpoints of a training run; the newest whole ones stay",
+    "Remove old checkpoints of a training run; the newest whole ones stay; "
+    "exit 1 if one could not be removed",
     "haulway prune run --keep 3\n"
     "haulway prune outputs --keep 2 --dry-run",
     AddPrune, true};

@@ -135,15 +135,18 @@ HAULWAY_EXPORT Result<LatestReport> FindLatest(std::string_view uri,
                                                const RunOptions& options = {});
 
 // Returns the error that says why each checkpoint of the report is not good.
-// Requires: there is none that is good, but some checkpoint.
+// `step` is that of the RunOptions. Requires: there is none that is good, but
+// some checkpoint.
 HAULWAY_EXPORT Status NoneIsGood(const LatestReport& report,
-                                 std::string_view uri);
+                                 std::string_view uri,
+                                 std::optional<uint64_t> step = std::nullopt);
 
 struct PruneRunOptions {
   RunOptions run;
   uint64_t keep = 1;     // At least 1.
   bool dry_run = false;  // Removes nothing.
-  // A step that this process has just saved: known to be good.
+  // A step that this process has just saved: known to be good. It stays,
+  // beside the newest `keep`.
   std::optional<uint64_t> trusted = std::nullopt;
 };
 
@@ -151,6 +154,7 @@ struct PruneRunReport {
   std::vector<std::string> removed;   // Paths, the newest first.
   std::vector<std::string> kept;      // Paths, the oldest first.
   std::vector<SkippedEntry> refused;  // What should go and was not removed.
+  bool failed = false;                // Whether the system did not let it.
 };
 
 inline constexpr FieldTable kPruneRunReportFields{
@@ -159,6 +163,8 @@ inline constexpr FieldTable kPruneRunReportFields{
     Field("kept", &PruneRunReport::kept, "checkpoints that stay"),
     Field("refused", &PruneRunReport::refused,
           "what should go and was not removed, and why"),
+    Field("failed", &PruneRunReport::failed,
+          "true if the system did not let one of `refused` be removed"),
 };
 constexpr const auto& FieldsOf(const PruneRunReport&) {
   return kPruneRunReportFields;
@@ -166,12 +172,15 @@ constexpr const auto& FieldsOf(const PruneRunReport&) {
 
 // Removes old checkpoints. The newest `keep` good ones stay, and everything
 // newer than the newest good one; if none is good, all stay. One of those that
-// stay has been verified with digests. Nothing is removed through a symbolic
-// link, and in a run of the layout "haulway" nothing without a manifest. A
+// stay has been verified with digests. A checkpoint of a trainer that the
+// newest one names as the best stays, too. Nothing is removed through a
+// symbolic link, nothing without a step in its name, except Lightning's
+// last.ckpt, and in a run of the layout "haulway" nothing without a manifest. A
 // local checkpoint loses its name in one step; below an s3:// name the file
 // that makes it whole goes first. Also removes what saves and prunes that were
 // killed left, if it is older than the newest good checkpoint and nobody uses
-// it. Fails with kInvalidArgument if `keep` is 0, and as FindLatest() does.
+// it. Fails with kInvalidArgument if `keep` is 0, with kNotFound if a local
+// folder is not there, and as FindLatest() does.
 HAULWAY_EXPORT Result<PruneRunReport> PruneRun(std::string_view uri,
                                                const PruneRunOptions& options);
 
@@ -194,8 +203,9 @@ class HAULWAY_EXPORT NewStep {
 
   // Makes the folder to fill: beside the steps of a local run, which is made
   // too, under a hidden name; for an s3:// name below TMPDIR, from where
-  // Publish() sends the files. Fails with kUnsupported for other URLs, and as
-  // the system does.
+  // Publish() sends the files. Fails with kInvalidArgument if another program's
+  // file or folder has the name of the step, with kUnsupported for other URLs,
+  // and as the system does.
   static Result<std::unique_ptr<NewStep>> Begin(std::string_view uri,
                                                 uint64_t step,
                                                 const Options& options);

@@ -72,7 +72,7 @@ nb::tuple Latest(const nb::str& uri, bool digests, std::optional<uint64_t> step,
   const LatestReport report =
       RunCancelling([&] { return FindLatest(name, options); }, &cancel);
   if (!report.entry.has_value() && !report.is_empty()) {
-    Check(NoneIsGood(report, name));
+    Check(NoneIsGood(report, name, step));
   }
   return nb::make_tuple(FieldValue(report.entry), FieldValue(report.skipped));
 }

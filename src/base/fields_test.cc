@@ -289,8 +289,8 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(LatestReport()), 5u);
   }
   {
-    [[maybe_unused]] const auto& [a, b, c] = PruneRunReport();
-    EXPECT_EQ(NamesOf(PruneRunReport()), 3u);
+    [[maybe_unused]] const auto& [a, b, c, d] = PruneRunReport();
+    EXPECT_EQ(NamesOf(PruneRunReport()), 4u);
   }
   {
     // No row: environment.

@@ -220,6 +220,20 @@ Status CheckTrainer(const RunFolder& run, const FoundEntry& entry) {
   return CheckRanks(names, "rng_state_", ".pth");
 }
 
+std::string BestOfTrainer(const RunFolder& run, const FoundEntry& entry) {
+  const auto json =
+      ReadJson(run, fmt::format("{}/trainer_state.json", entry.name));
+  dom::parser parser;
+  std::string_view path;
+  if (!json.ok() || parser.parse(*json)["best_model_checkpoint"].get(path) !=
+                        simdjson::SUCCESS) {
+    return "";
+  }
+  // The run may have been moved since.
+  while (path.ends_with('/')) path.remove_suffix(1);
+  return std::string(LastPart(path));
+}
+
 Status CheckAccelerate(const RunFolder& run, const FoundEntry& entry) {
   const Names names(run, entry.name);
   HAULWAY_TRY(CheckModel(run, entry.name, names));

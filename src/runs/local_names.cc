@@ -15,6 +15,7 @@
 
 #include "io/file_of_set.h"
 #include "runs/run_layout.h"
+#include "runs/run_manifest.h"
 
 namespace haulway {
 
@@ -89,6 +90,31 @@ Result<UniqueFd> MakeTemporary(const std::string& root, uint64_t step,
   return Status(Code::kUnavailable,
                 "the folder of the step is removed again and again")
       .Of(*path);
+}
+
+Status CheckIsOurs(const std::string& path) {
+  const std::string manifest = fmt::format("{}/{}", path, kRunManifestName);
+  struct stat facts;
+  const auto others = [&](std::string_view what) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("cannot save the step: {} is there, so another "
+                              "program made it",
+                              what))
+        .Of(path);
+  };
+  for (int i = 0; i < kMostTries; ++i) {
+    if (::lstat(path.c_str(), &facts) != 0) {
+      if (errno == ENOENT) return Status();
+      return Failed(errno, "cannot save the step", path);
+    }
+    if (S_ISLNK(facts.st_mode)) return others("a symbolic link");
+    if (!S_ISDIR(facts.st_mode)) return others("a file");
+    if (::lstat(manifest.c_str(), &facts) == 0) return Status();
+    if (errno != ENOENT) return Failed(errno, "cannot save the step", manifest);
+    // Unless it was removed since it was found.
+    if (::lstat(path.c_str(), &facts) == 0) break;
+  }
+  return others(fmt::format("a folder without {}", kRunManifestName));
 }
 
 Status TakeName(const std::string& root, const std::string& from,

@@ -24,6 +24,10 @@ std::string NewId();
 Result<UniqueFd> MakeTemporary(const std::string& root, uint64_t step,
                                std::string* path);
 
+// Fails with kInvalidArgument if `path` is there and is not the folder of a
+// step that has a manifest: then another program made it.
+Status CheckIsOurs(const std::string& path);
+
 // Gives the folder `from` the name `to`. What had this name is moved to a
 // hidden name, which `old` is set to, in the same step if the file system can.
 Status TakeName(const std::string& root, const std::string& from,

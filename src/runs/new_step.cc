@@ -265,6 +265,7 @@ class LocalStep : public CollectedStep {
   }
 
   Status Begin() {
+    HAULWAY_TRY(CheckIsOurs(Place()));
     std::error_code error;
     std::filesystem::create_directories(root_, error);
     if (error) {
@@ -283,7 +284,8 @@ class LocalStep : public CollectedStep {
       RunManifest manifest{.step = step_, .format = std::string(format)};
       manifest.metadata = metadata;
       HAULWAY_TRY(Seal(folder_, options_, &digests_, &manifest));
-      const std::string path = fmt::format("{}step-{}", root_, step_);
+      const std::string path = Place();
+      HAULWAY_TRY(CheckIsOurs(path));
       std::string old;
       HAULWAY_TRY(TakeName(root_, folder_, path, &old));
       is_owner_ = false;
@@ -300,6 +302,8 @@ class LocalStep : public CollectedStep {
   }
 
  private:
+  std::string Place() const { return fmt::format("{}step-{}", root_, step_); }
+
   const std::string root_;
   UniqueFd lock_;
 };
@@ -332,6 +336,7 @@ class RemoteStep : public CollectedStep {
   }
 
   Status Begin() {
+    HAULWAY_TRY(CheckIsOursInStore());
     std::string name = TemporaryFolder() + "/haulway-step-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) {
       return Status::FromErrno(errno, "cannot make the folder").Of(name);
@@ -389,6 +394,31 @@ class RemoteStep : public CollectedStep {
   }
 
  private:
+  // Fails with kInvalidArgument if there are objects below the name of the step
+  // that no save of ours made.
+  Status CheckIsOursInStore() const {
+    const auto listed = ListSizes(place_, options_.remote);
+    if (!listed.ok()) {
+      // Who may only write cannot know.
+      return listed.status().code() == Code::kPermissionDenied
+                 ? Status()
+                 : listed.status();
+    }
+    const std::string manifest = place_ + std::string(kRunManifestName);
+    const std::string save = place_ + std::string(kSavePrefix);
+    bool is_other = false;
+    for (const ListedFile& file : *listed) {
+      if (file.name == manifest) return Status();
+      is_other = is_other || !file.name.starts_with(save);
+    }
+    if (!is_other) return Status();
+    return Status(Code::kInvalidArgument,
+                  fmt::format("cannot save the step: a folder without {} is "
+                              "there, so another program made it",
+                              kRunManifestName))
+        .Of(ShownName(place_));
+  }
+
   // Returns the files of the save that has been the step until now.
   std::vector<std::string> FilesBefore() const {
     std::vector<std::string> files;

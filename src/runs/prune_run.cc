@@ -5,6 +5,9 @@
 // What is newer than the newest good checkpoint stays, because it may be in the
 // making. One checkpoint of those that stay is verified with digests; for the
 // others sizes are enough, so that pruning reads one checkpoint at most.
+//
+// What no name shows to be a step of the run neither counts nor goes: it may be
+// any model that lies there.
 
 #include <fmt/format.h>
 
@@ -41,6 +44,18 @@ struct Decision {
   bool may_have_changed = false;
 };
 
+// Lets the checkpoints stay that the newest ones name as the best.
+void KeepBest(const ReadRun& run, Decision* decision) {
+  if (run.layout->best == nullptr) return;
+  for (size_t i = 0; i <= *decision->newest_good; ++i) {
+    const std::string best = run.layout->best(run.folder, run.entries[i]);
+    const auto found = std::ranges::find(run.entries, best, &FoundEntry::name);
+    if (found != run.entries.end()) {
+      decision->stays[static_cast<size_t>(found - run.entries.begin())] = true;
+    }
+  }
+}
+
 Result<Decision> Decide(const ReadRun& run, const PruneRunOptions& options) {
   Decision decision;
   decision.stays.assign(run.entries.size(), false);
@@ -50,6 +65,7 @@ Result<Decision> Decide(const ReadRun& run, const PruneRunOptions& options) {
     if (good >= options.keep && is_verified) break;
     RunOptions check = options.run;
     const FoundEntry& found = run.entries[i];
+    if (!found.is_step) continue;
     const bool is_trusted =
         options.trusted.has_value() && found.step == options.trusted;
     check.digests = !is_verified && !is_trusted;
@@ -65,7 +81,15 @@ Result<Decision> Decide(const ReadRun& run, const PruneRunOptions& options) {
     is_verified = true;
     ++good;
   }
-  if (!is_verified) decision.stays.assign(run.entries.size(), true);
+  for (size_t i = 0; i < run.entries.size(); ++i) {
+    const FoundEntry& found = run.entries[i];
+    // A step that was just saved may be older than others.
+    if (options.trusted.has_value() && found.step == options.trusted) {
+      decision.stays[i] = true;
+    }
+    if (!is_verified) decision.stays[i] = found.is_step;
+  }
+  if (decision.newest_good.has_value()) KeepBest(run, &decision);
   return decision;
 }
 
@@ -93,6 +117,16 @@ std::set<std::string> LinkedNames(const RunFolder& folder) {
   return names;
 }
 
+// A bucket has no folders: what is not there is empty.
+Status CheckFolderIsThere(const RunFolder& folder, std::string_view uri) {
+  std::error_code error;
+  if (!folder.is_local() || std::filesystem::exists(folder.root(), error) ||
+      error) {
+    return Status();
+  }
+  return Status(Code::kNotFound, "there is no such folder").Of(ShownName(uri));
+}
+
 class Pruner {
  public:
   Pruner(const ReadRun& run, const PruneRunOptions& options)
@@ -115,6 +149,7 @@ class Pruner {
       if (!options_.dry_run) {
         const Status removed = Remove(entry);
         if (!removed.ok()) {
+          report_.failed = true;
           report_.refused.push_back(
               {path, entry.step, std::string(removed.message())});
           continue;
@@ -134,6 +169,7 @@ class Pruner {
     const RunFile* const file = run_.folder.Find(entry.name);
     if (file != nullptr && file->is_link) return "is a symbolic link";
     if (linked_.contains(entry.name)) return "a symbolic link leads to it";
+    if (!entry.is_step) return "its name has no step";
     if (run_.layout->name != "haulway") return "";
     const std::string manifest =
         fmt::format("{}/{}", entry.name, kRunManifestName);
@@ -226,7 +262,10 @@ Result<PruneRunReport> PruneRun(std::string_view uri,
     const CancelScope scope(options.run.cancel);
     HAULWAY_ASSIGN(ReadRun run, ReadRunOf(uri, options.run));
     for (int listing = 1;; ++listing) {
-      if (run.entries.empty()) return PruneRunReport();
+      if (run.entries.empty()) {
+        HAULWAY_TRY(CheckFolderIsThere(run.folder, uri));
+        return PruneRunReport();
+      }
       HAULWAY_ASSIGN(const Decision decision, Decide(run, options));
       if (decision.may_have_changed && listing < kMostListings) {
         HAULWAY_ASSIGN(ReadRun again, ReadRunOf(uri, options.run));

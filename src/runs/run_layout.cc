@@ -116,7 +116,9 @@ bool IsAccelerate(const RunFolder& run) {
 
 Result<Entries> MegatronEntries(const RunFolder& run) {
   Entries entries = Numbered(run, "iter_");
-  if (run.IsFolder("release")) entries.push_back({"release", std::nullopt});
+  if (run.IsFolder("release")) {
+    entries.push_back({.name = "release", .is_step = false});
+  }
   return entries;
 }
 bool IsMegatron(const RunFolder& run) {
@@ -157,7 +159,9 @@ Result<Entries> DeepSpeedEntries(const RunFolder& run) {
       continue;
     }
     const size_t digits = name.find_last_not_of("0123456789") + 1;
-    entries.push_back({name, WholeNumberOf(name.substr(digits))});
+    const auto step = WholeNumberOf(name.substr(digits));
+    entries.push_back(
+        {.name = name, .step = step, .is_step = step.has_value()});
   }
   return entries;
 }
@@ -187,6 +191,29 @@ std::optional<uint64_t> StepInName(std::string_view name) {
   return WholeNumberOf(digits);
 }
 
+// Sets the step of a checkpoint of Lightning's to the one in its content.
+void ReadStep(const RunFolder& run, FoundEntry* entry) {
+  const auto step = NumberIn(
+      run, run.IsFolder(entry->name) ? entry->name + "/meta.pt" : entry->name,
+      "global_step");
+  if (step.ok()) {
+    if (step->has_value() && **step >= 0) {
+      entry->step = static_cast<uint64_t>(**step);
+    }
+    return;
+  }
+  const Code code = step.status().code();
+  entry->fault = step.status();
+  // Another program's file, which says nothing of the others.
+  if (code == Code::kUnsafe || code == Code::kUnsupported ||
+      code == Code::kInvalidArgument ||
+      (code == Code::kAuth && run.is_local())) {
+    entry->fault = Status(
+        Code::kCorrupt,
+        fmt::format("its step cannot be read: {}", step.status().message()));
+  }
+}
+
 Result<Entries> LightningEntries(const RunFolder& run) {
   Entries entries;
   for (std::string& name : run.Children()) {
@@ -202,14 +229,9 @@ Result<Entries> LightningEntries(const RunFolder& run) {
       entry.step = WholeNumberOf(stem.substr(9));
     }
     if (!entry.step.has_value()) {
-      const std::string file =
-          run.IsFolder(name) ? name + "/meta.pt" : std::move(name);
-      const auto step = NumberIn(run, file, "global_step");
-      if (!step.ok()) {
-        entry.fault = step.status();
-      } else if (step->has_value() && **step >= 0) {
-        entry.step = static_cast<uint64_t>(**step);
-      }
+      ReadStep(run, &entry);
+      entry.is_step =
+          stem == "last" && (entry.step.has_value() || !entry.fault.ok());
     }
     entries.push_back(std::move(entry));
   }
@@ -283,7 +305,8 @@ constexpr RunLayout kLayouts[] = {
      .is_of = IsTrainer,
      .entries = TrainerEntries,
      .check = CheckTrainer,
-     .last = "trainer_state.json"},
+     .last = "trainer_state.json",
+     .best = BestOfTrainer},
     {.name = "accelerate",
      .is_of = IsAccelerate,
      .entries = AccelerateEntries,

@@ -25,6 +25,9 @@ struct FoundEntry {
   bool is_unended = false;
   // Not ok if the step is in the content, and that cannot be read.
   Status fault{};
+  // Whether its name, or the pointer, says that it is one of the run's steps.
+  // Others may be any model that lies there, and are never removed.
+  bool is_step = true;
 };
 
 struct RunLayout {
@@ -44,6 +47,9 @@ struct RunLayout {
   // How the names of the files end that a checkpoint cannot be whole without;
   // they are removed first.
   std::string_view last = {};
+  // Returns the name of the checkpoint that the program keeps because an entry
+  // names it as the best; "" if it names none.
+  std::string (*best)(const RunFolder& run, const FoundEntry& entry) = nullptr;
 };
 
 // The rows, in the order of kRunLayoutWords.
@@ -65,6 +71,9 @@ Status CheckDeepSpeed(const RunFolder& run, const FoundEntry& entry);
 Status CheckNemo(const RunFolder& run, const FoundEntry& entry);
 Status CheckLightning(const RunFolder& run, const FoundEntry& entry);
 Status CheckOrbax(const RunFolder& run, const FoundEntry& entry);
+
+// Is the trainer's `best`.
+std::string BestOfTrainer(const RunFolder& run, const FoundEntry& entry);
 
 // Reads the number `key` of the dict in a checkpoint. Fails as opening does;
 // nullopt if it has no such number.

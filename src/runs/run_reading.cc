@@ -2,7 +2,8 @@
 // one by one from the newest on, so a run of a thousand costs no more than its
 // newest. A checkpoint that is saved again while it is checked can look
 // damaged: if one does, the names are listed again, and if they changed,
-// everything begins anew.
+// everything begins anew. A model that only lies in the folder is no answer to
+// "where to resume", unless there is nothing else.
 
 #include "runs/run_reading.h"
 
@@ -71,6 +72,7 @@ Status FollowPointer(ReadRun* run) {
   const auto row = static_cast<size_t>(found - run->entries.begin());
   if (!found->step.has_value()) {
     // What has no step is newer than all others if the pointer says so.
+    found->is_step = true;
     std::rotate(run->entries.begin(), found, found + 1);
   } else {
     run->uncommitted = row;
@@ -103,6 +105,11 @@ struct Found {
 Result<Found> FindIn(const ReadRun& run, const RunOptions& options) {
   Found found;
   if (run.entries.empty()) return found;
+  // What has no step may be a model that only lies there.
+  const bool has_steps =
+      std::ranges::any_of(run.entries, [](const FoundEntry& entry) {
+        return entry.is_step || entry.step.has_value();
+      });
   if (!std::ranges::all_of(run.entries, &FoundEntry::is_unended)) {
     found.report.layout = run.layout->name;
   }
@@ -110,6 +117,11 @@ Result<Found> FindIn(const ReadRun& run, const RunOptions& options) {
   for (size_t i = 0; i < run.entries.size(); ++i) {
     if (options.cancel != nullptr && options.cancel->load()) {
       return Status(Code::kCancelled, "cancelled");
+    }
+    const FoundEntry& named = run.entries[i];
+    if (has_steps && named.fault.ok() && !named.is_step &&
+        !named.step.has_value()) {
+      continue;
     }
     HAULWAY_ASSIGN(RunEntry entry, CheckEntry(run, i, options));
     if (entry.good) {
@@ -232,8 +244,12 @@ Result<LatestReport> FindLatest(std::string_view uri,
   });
 }
 
-Status NoneIsGood(const LatestReport& report, std::string_view uri) {
-  std::string text = "no checkpoint of the run is good";
+Status NoneIsGood(const LatestReport& report, std::string_view uri,
+                  std::optional<uint64_t> step) {
+  std::string text =
+      step.has_value()
+          ? fmt::format("the checkpoint of step {} is not good", *step)
+          : "no checkpoint of the run is good";
   for (size_t i = 0; i < report.skipped.size(); ++i) {
     const SkippedEntry& entry = report.skipped[i];
     std::string_view name = entry.path;

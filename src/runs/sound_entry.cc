@@ -1,3 +1,11 @@
+// Design: with a manifest, digests say all. Without one, each file is checked
+// by the rules of its format. There a file without any signature is the hard
+// case: a power cut leaves zeros under the right name and with the right size,
+// so a name that promises a checkpoint is believed only if the file begins as
+// one. Files of other names may be anything. The parts of a checkpoint in
+// several files are checked together, as their folder, but each by its own
+// signature.
+
 #include "runs/sound_entry.h"
 
 #include <fmt/format.h>
@@ -16,6 +24,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "checkpoint/choose_model.h"
+#include "checkpoint/format_registry.h"
 #include "haulway/checkpoint.h"
 #include "haulway/folder.h"
 #include "haulway/format.h"
@@ -42,10 +51,42 @@ std::string_view Within(const FoundEntry& entry, std::string_view name) {
   return name.substr(entry.name.size() + 1);
 }
 
+bool IsPickleName(std::string_view name) { return name.ends_with(".pkl"); }
+
+// Returns whether the bytes begin with a pickle's protocol, 2 or newer, and end
+// with its STOP.
+Result<bool> LooksLikePickle(const ByteSource& source) {
+  constexpr std::byte kProto{0x80}, kStop{'.'}, kNewest{5};
+  constexpr uint64_t kLeastBytes = 4;  // The protocol, an object, STOP.
+  if (source.size() < kLeastBytes) return false;
+  std::array<std::byte, 2> head{};
+  std::array<std::byte, 1> end{};
+  HAULWAY_TRY(source.ReadAt(0, head));
+  HAULWAY_TRY(source.ReadAt(source.size() - 1, end));
+  return head[0] == kProto && head[1] >= std::byte{2} && head[1] <= kNewest &&
+         end[0] == kStop;
+}
+
+// Returns why a file is none of those that its name says: a power cut leaves
+// zeros.
+Status CheckSignature(const RunFolder& run, const std::string& name,
+                      const ByteSource& source) {
+  const RunFile* const file = run.Find(name);
+  const bool is_file = file != nullptr && !file->is_folder;
+  if (!is_file || (FormatBySuffix(name) == nullptr && !IsPickleName(name))) {
+    return Status();
+  }
+  const Status found = DetectFormat(source, Strictness::kLenient).status();
+  if (found.code() != Code::kUnsupported) return found;
+  HAULWAY_ASSIGN(const bool is_pickle, LooksLikePickle(source));
+  if (is_pickle) return Status();
+  return Status(Code::kCorrupt,
+                "neither a checkpoint of a known format nor a pickle");
+}
+
 // Returns what is damaged in a file, in which everything is checked.
-Status VerifyFile(const RunFolder& run, const std::string& name,
-                  const RunOptions& options) {
-  HAULWAY_ASSIGN(auto source, run.Open(name));
+Status VerifyFile(std::shared_ptr<const ByteSource> source,
+                  std::string_view name, const RunOptions& options) {
   VerifyOptions verify;
   verify.threads = 1;
   verify.cancel = options.cancel;
@@ -54,7 +95,7 @@ Status VerifyFile(const RunFolder& run, const std::string& name,
   std::array<std::byte, 4> head{};
   constexpr std::array kZip = {std::byte('P'), std::byte('K'), std::byte(3),
                                std::byte(4)};
-  if (name.ends_with(".pkl") && source->size() >= head.size() &&
+  if (IsPickleName(name) && source->size() >= head.size() &&
       source->ReadAt(0, head).ok() && head == kZip) {
     HAULWAY_ASSIGN(report, Verify(std::move(source), verify));
   } else {
@@ -68,12 +109,30 @@ Status VerifyFile(const RunFolder& run, const std::string& name,
   return Status();
 }
 
-// Returns what is damaged in a file as far as opening it shows.
-Status OpenFile(const RunFolder& run, const std::string& name) {
-  HAULWAY_ASSIGN(auto source, run.Open(name));
+// Returns what is damaged in a file as far as opening it shows; with `alone`,
+// without the other parts of a checkpoint.
+Status OpenFile(std::shared_ptr<const ByteSource> source, bool alone) {
   OpenOptions open;
   open.strictness = Strictness::kLenient;
+  open.alone = alone;
   return Checkpoint::Open(std::move(source), open).status();
+}
+
+// Returns what is damaged in a part of a checkpoint, whose bytes are checked
+// with its folder.
+Status CheckPart(const RunFolder& run, const std::string& name) {
+  HAULWAY_ASSIGN(auto source, run.Open(name));
+  HAULWAY_TRY(CheckSignature(run, name, *source));
+  return OpenFile(std::move(source), /*alone=*/true);
+}
+
+// Returns what is damaged in a file, or in a folder that is opened as one.
+Status CheckFile(const RunFolder& run, const std::string& name,
+                 const RunOptions& options) {
+  HAULWAY_ASSIGN(auto source, run.Open(name));
+  HAULWAY_TRY(CheckSignature(run, name, *source));
+  return options.digests ? VerifyFile(std::move(source), name, options)
+                         : OpenFile(std::move(source), /*alone=*/false);
 }
 
 }  // namespace
@@ -201,17 +260,23 @@ Status CheckSound(const RunFolder& run, const FoundEntry& entry,
   for (const RunFile& file : run.Below(entry.name)) {
     if (!file.is_folder) HAULWAY_TRY(note(file));
   }
+  std::vector<std::string> in_folders;
   std::erase_if(names, [&](const std::string& name) {
     const std::string_view last = LastPart(name);
     const bool is_opened =
-        (OpensDirectory(last) || FormatBySuffix(last) != nullptr) &&
+        (OpensDirectory(last) || FormatBySuffix(last) != nullptr ||
+         IsPickleName(last)) &&
         !IsIndexName(last);
-    return parts.IsPart(name) || !(options.digests || is_opened);
+    const bool is_part = parts.IsPart(name);
+    if (is_part && FormatBySuffix(last) != nullptr) in_folders.push_back(name);
+    return is_part || !(options.digests || is_opened);
   });
   std::ranges::copy(parts.Folders(), std::back_inserter(names));
+  const size_t count = names.size();
+  std::ranges::move(in_folders, std::back_inserter(names));
   return ParallelFor(names.size(), ThreadsOf(options), [&](uint64_t i) {
-    Status status = options.digests ? VerifyFile(run, names[i], options)
-                                    : OpenFile(run, names[i]);
+    Status status = i < count ? CheckFile(run, names[i], options)
+                              : CheckPart(run, names[i]);
     // Not checked, but not damaged either.
     if (status.code() == Code::kUnsafe || status.code() == Code::kUnsupported ||
         status.code() == Code::kInvalidArgument ||

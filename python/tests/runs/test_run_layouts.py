@@ -2,9 +2,13 @@
 
 import json
 import os
+import pathlib
+import pickle
+import random
 import shutil
 
 import pytest
+import torch
 
 import haulway
 from run_folders import DATA, LAST, LAYOUTS, cut, flip, put
@@ -59,6 +63,79 @@ def test_one_with_a_cut_file_is_passed_over(layout, left, tmp_path):
     assert found.path == paths[1] and found.skipped[0].path == paths[2]
 
 
+DESTROYED = {
+    "zeros": lambda data: bytes(4096),  # What a power cut leaves.
+    "cut to 8": lambda data: data[:8],
+    "cut to 4": lambda data: data[:4],
+    "a page": lambda data: b"<!DOCTYPE html><html>Not found.</html>.",
+    "random": lambda data: random.Random(5).randbytes(4096),
+    "begins as a pickle": lambda data: b"\x80\x04" + bytes(4094),
+}
+
+
+@pytest.mark.parametrize("what", DESTROYED)
+@pytest.mark.parametrize("layout, name", [
+    ("trainer", "model.safetensors"), ("trainer", "optimizer.pt"),
+    ("trainer", "scheduler.pt"), ("trainer", "rng_state_1.pth"),
+    ("trainer", "training_args.bin"), ("lightning", ""), ("nemo", ""),
+    ("accelerate", "model.safetensors"), ("accelerate", "optimizer.bin"),
+    ("accelerate", "random_states_0.pkl"), ("megatron", "common.pt"),
+    ("verl", "actor/optim_world_size_2_rank_1.pt"),
+    ("deepspeed", "mp_rank_00_model_states.pt"), ("torchtitan", ".metadata"),
+])
+def test_a_file_of_no_format_is_passed_over(layout, name, what, tmp_path):
+    paths = written(layout, tmp_path)
+    file = pathlib.Path(paths[2], name) if name else pathlib.Path(paths[2])
+    file.write_bytes(DESTROYED[what](file.read_bytes()))
+    for verified in (True, "sizes"):
+        found = haulway.latest(tmp_path, verified=verified)
+        assert found.path == paths[1]
+        assert (found.skipped[0].path, found.skipped[0].step) == (paths[2], 10)
+        assert file.name in found.skipped[0].reason
+    report = haulway.prune(tmp_path, 1)
+    assert report.removed == paths[:1] and report.kept == paths[1:]
+
+
+def test_zeros_in_a_part_are_seen(tmp_path):
+    paths = written("torchtitan", tmp_path / "dcp")
+    with open(os.path.join(paths[2], "__0_0.distcp"), "r+b") as file:
+        file.write(bytes(os.fstat(file.fileno()).st_size))
+    assert haulway.latest(tmp_path / "dcp").path == paths[1]
+    paths = written("trainer", tmp_path)
+    folder = tmp_path / "checkpoint-10"
+    os.remove(folder / "model.safetensors")
+    names = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    for name, tensor in zip(names, "ab", strict=True):
+        haulway.save({tensor: torch.ones(8)}, folder / name)
+    put(folder / "model.safetensors.index.json", {
+        "metadata": {}, "weight_map": dict(zip("ab", names, strict=True))})
+    assert haulway.latest(tmp_path).path == paths[2]
+    (folder / names[1]).write_bytes(bytes(4096))
+    for verified in (True, "sizes"):
+        found = haulway.latest(tmp_path, verified=verified)
+        assert found.path == paths[1] and names[1] in found.skipped[0].reason
+    os.remove(folder / "model.safetensors.index.json")
+    assert haulway.latest(tmp_path).path == paths[1]
+
+
+def test_a_pickle_that_is_no_zip_is_whole(tmp_path):
+    paths = written("trainer", tmp_path)
+    folder = pathlib.Path(paths[2])
+    torch.save({"x": torch.ones(8)}, folder / "optimizer.pt",
+               _use_new_zipfile_serialization=False)
+    for protocol in range(2, 6):
+        data = pickle.dumps({"lr": 0.1}, protocol)
+        for name in ("training_args.bin", "state.pkl", "scheduler.pt"):
+            (folder / name).write_bytes(data)
+        for verified in (True, "sizes"):
+            found = haulway.latest(tmp_path, verified=verified)
+            assert (found.path, found.skipped) == (paths[2], [])
+    (folder / "state.pkl").write_bytes(data[:-1])
+    found = haulway.latest(tmp_path)
+    assert found.path == paths[1]
+    assert "state.pkl" in found.skipped[0].reason
+
+
 @pytest.mark.parametrize("layout", LAST)  # Others are files.
 def test_an_empty_folder_is_passed_over(layout, tmp_path):
     paths = written(layout, tmp_path)
@@ -74,7 +151,8 @@ def test_nothing_good_and_nothing_there(layout, tmp_path, run):
     assert done.stdout == "" and "no checkpoint" in done.stderr
     assert haulway.latest(tmp_path) is None
     assert haulway.latest(tmp_path / "none") is None
-    run("latest", tmp_path / "none", code=3)
+    done = run("latest", tmp_path / "none", code=3)
+    assert "there is no such folder" in done.stderr
     paths = written(layout, tmp_path, (1, 2))
     good = run("latest", tmp_path, code=0)
     assert good.stdout == f"{paths[1]}\n"
@@ -209,3 +287,27 @@ def test_a_folder_may_be_a_link_and_a_file_may_not_be_a_pipe(tmp_path):
     os.mkfifo(elsewhere / "step-9" / "pipe")
     with pytest.raises(haulway.CorruptError, match="not a file"):
         haulway.latest(here)
+
+
+def test_a_foreign_ckpt_is_passed_over(tmp_path, run):
+    paths = written("lightning", tmp_path)
+    foreign = tmp_path / "vocabulary.ckpt"
+    foreign.write_text("This is no checkpoint.")
+    found = haulway.latest(tmp_path)
+    assert found.path == paths[2]
+    assert [one.path for one in found.skipped] == [str(foreign)]
+    assert run("latest", tmp_path).stdout == f"{paths[2]}\n"
+    report = haulway.prune(tmp_path, 1)
+    assert report.removed == paths[1::-1] and foreign.exists()
+
+
+def test_a_model_without_a_step_is_no_step_of_the_run(tmp_path):
+    model = tmp_path / "vae-base.ckpt"
+    put(model, {"state_dict": {"w": torch.ones(8)}})
+    assert haulway.latest(tmp_path).path == str(model)  # There is nothing else.
+    paths = written("lightning", tmp_path)
+    assert haulway.latest(tmp_path).path == paths[2]
+    for path in paths:
+        cut(path)
+    with pytest.raises(haulway.CorruptError, match="no checkpoint of the run"):
+        haulway.latest(tmp_path)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import haulway
 from run_folders import LAST, LAYOUTS, flip, put
@@ -22,7 +23,8 @@ def test_the_newest_good_ones_stay(layout, tmp_path, run):
     paths = written(layout, tmp_path)
     told = json.loads(
         run("prune", tmp_path, "--keep", 2, "--dry-run", "--json").stdout)
-    assert told == {"removed": paths[1::-1], "kept": paths[2:], "refused": []}
+    assert told == {"removed": paths[1::-1], "kept": paths[2:], "refused": [],
+                    "failed": False}
     assert all(map(os.path.exists, paths))
     done = run("prune", tmp_path, "--keep", 2)
     assert done.stdout.splitlines() == [
@@ -75,8 +77,39 @@ def test_fewer_than_one_is_refused(tmp_path, run):
     for keep in (0, -1):
         with pytest.raises(haulway.InvalidArgumentError, match="keep"):
             haulway.prune(tmp_path, keep)
-    assert haulway.prune(tmp_path / "none", 1).to_dict() == {
-        "removed": [], "kept": [], "refused": []}
+    assert haulway.prune(tmp_path, 1).to_dict() == {
+        "removed": [], "kept": [str(tmp_path / "step-1")], "refused": [],
+        "failed": False}
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path, run):
+    with pytest.raises(haulway.NotFoundError, match="no such folder"):
+        haulway.prune(tmp_path / "none", 1)
+    done = run("prune", tmp_path / "none", "--keep", 1, code=3)
+    assert "there is no such folder" in done.stderr
+    assert haulway.prune(tmp_path, 1).removed == []
+
+
+def test_a_removal_that_fails_is_no_success(tmp_path, run):
+    paths = written("haulway", tmp_path / "run", (1, 2))
+    rights = {}
+    if os.geteuid() == 0:
+        rights = {"user": 65534, "group": 65534, "extra_groups": []}
+        for folder in (tmp_path, *tmp_path.parents[:-1]):
+            folder.chmod(folder.stat().st_mode | 0o755)
+    for folder in (*paths, tmp_path / "run"):
+        os.chmod(folder, 0o555)
+    for name in ("model.pt", "haulway.json"):
+        os.chmod(os.path.join(paths[1], name), 0o444)
+    done = run("prune", tmp_path / "run", "--keep", 1, code=1, **rights)
+    assert f"refused {paths[0]}: " in done.stdout
+    assert "Permission denied" in done.stdout
+    told = json.loads(run("prune", tmp_path / "run", "--keep", 1, "--json",
+                          code=1, **rights).stdout)
+    assert told["failed"] and os.path.exists(paths[0])
+    for folder in (*paths, tmp_path / "run"):
+        os.chmod(folder, 0o755)
+    assert not haulway.prune(tmp_path / "run", 1).failed
 
 
 def test_no_link_is_followed(tmp_path):
@@ -104,6 +137,50 @@ def test_what_a_link_leads_to_stays(tmp_path):
     assert {one.path for one in report.refused} >= {paths[0], paths[1]}
     assert os.path.exists(tmp_path / "best")
     assert os.path.exists(tmp_path / "last.ckpt")
+
+
+def test_a_model_whose_name_has_no_step_stays(tmp_path, run):
+    paths = written("lightning", tmp_path)
+    models = [tmp_path / "final.ckpt", tmp_path / "vae-base.ckpt",
+              tmp_path / "v1-5.ckpt"]
+    for model in models:
+        put(model, {"state_dict": {"w": torch.ones(8)}})
+    # One that was trained elsewhere, and for longer, does not count.
+    put(models[2], {"state_dict": {"w": torch.ones(8)}, "global_step": 470_000})
+    report = haulway.prune(tmp_path, 1)
+    assert report.removed == paths[2::-1] and report.kept == paths[3:]
+    assert sorted(one.path for one in report.refused) == sorted(map(str, models))
+    assert {one.reason for one in report.refused} == {"its name has no step"}
+    assert all(map(os.path.exists, models))
+    os.remove(paths[3])
+    told = run("prune", tmp_path, "--keep", 1).stdout.splitlines()
+    assert sorted(told) == sorted(
+        f"refused {model}: its name has no step" for model in models)
+
+
+def test_the_last_of_lightning_is_a_step(tmp_path):
+    paths = written("lightning", tmp_path)
+    last = tmp_path / "last.ckpt"
+    put(last, {"global_step": 11})
+    assert haulway.prune(tmp_path, 1).kept == [str(last)]
+    put(paths[0])
+    put(last, {"global_step": 0})
+    assert haulway.prune(tmp_path, 1).kept == [paths[0]]
+    assert not last.exists()
+
+
+def test_the_best_of_a_trainer_stays(tmp_path):
+    paths = written("trainer", tmp_path)
+    for step, best in ((9, 1), (10, 2)):
+        put(tmp_path / f"checkpoint-{step}" / "trainer_state.json", {
+            "global_step": step,
+            "best_model_checkpoint": f"/before/it/moved/checkpoint-{best}"})
+    report = haulway.prune(tmp_path, 1)
+    assert report.kept == [paths[1], paths[3]]
+    assert sorted(report.removed) == sorted([paths[0], paths[2]])
+    put(tmp_path / "checkpoint-10" / "trainer_state.json", {
+        "global_step": 10, "best_model_checkpoint": None})
+    assert haulway.prune(tmp_path, 1).kept == paths[3:]
 
 
 def test_what_another_program_made_stays(tmp_path):

@@ -117,6 +117,16 @@ def test_a_first_save_that_did_not_end_is_no_checkpoint(store, run):
     assert {key.split("/")[1] for key in keys(store)} == {"step-2"}
 
 
+def test_what_another_program_made_is_not_replaced(store):
+    store.put_object(Bucket="bkt", Key="run/step-7/.metadata", Body=b"x")
+    with haulway.Checkpoints(RUN, keep=1) as loop:
+        with pytest.raises(haulway.InvalidArgumentError, match="another program"):
+            loop.save(state(7), 7)
+        assert keys(store) == ["run/step-7/.metadata"]
+        loop.save(state(8), 8)
+    assert "run/step-7/.metadata" in keys(store)
+
+
 def test_a_step_again_leaves_one_save(store):
     with haulway.Checkpoints(RUN) as loop:
         for value in (1, 2):
