@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._errors import ArgumentTypeError, InvalidArgumentError, MismatchError
 from .._importing import importing
 
 
@@ -37,9 +37,10 @@ class Ranks:
     def is_first(self):
         return self._is_one or self._dist.get_rank(self._group) == 0
 
-    def prepare(self, state, begin, metadata, saving, durability, copy):
+    def prepare(self, state, step, begin, metadata, saving, durability, copy):
         """Returns a function that saves the checkpoint on this rank.
 
+        step: must be the same on all ranks.
         begin: makes the folder, on rank 0.
         copy: copy the tensors now.
         """
@@ -51,6 +52,7 @@ class Ranks:
         if not self._is_one and self._group is None:
             # Its own, since other work uses the default one meanwhile.
             self._group = self._dist.new_group(backend="gloo")
+        self._compare(step)
         if copy:
             state = _copied(state)
         new, folder = self._tell(begin if self.is_first else None,
@@ -67,6 +69,19 @@ class Ranks:
                     new.discard()
 
         return run
+
+    def _compare(self, step):
+        """Raises MismatchError, on all ranks, if their steps differ."""
+        if self._is_one:
+            return
+        steps = [None] * self._dist.get_world_size(self._group)
+        self._dist.all_gather_object(steps, step, group=self._group)
+        for rank, other in enumerate(steps):
+            if other != steps[0]:
+                raise MismatchError(
+                    f"rank {rank} saves step {other!r}: expected {steps[0]!r}, "
+                    "the step of rank 0", "kMismatch",
+                )
 
     def _tell(self, work, sent=lambda made: made):
         """Runs a function on rank 0, and tells the result to all. Returns the

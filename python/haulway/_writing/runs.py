@@ -20,7 +20,7 @@ from .._config import given
 from .._describing import described, public
 from .._errors import InvalidArgumentError, NotFoundError
 from .._importing import importing
-from .._options import REMOTE, WRITING, check_flag, number, one_of
+from .._options import REMOTE, WRITING, check_flag, number, one_of, whole
 from .._reading.call import Reading, reads
 from .._reading.load import load
 from .._reading.report import Report, as_report
@@ -56,14 +56,16 @@ def prune(dir_or_url, keep, dry_run=False, layout=None, **options):
 
     The newest whole checkpoint stays, and everything newer; if none is whole,
     everything stays. One of those that stay is verified with its digests.
-    Nothing is removed through a symbolic link. In a run of haulway.Checkpoints,
-    what another program made is not removed.
+    Nothing is removed through a symbolic link, and nothing whose name has no
+    step. In a run of haulway.Checkpoints, what another program made is not
+    removed. What transformers' Trainer names as the best stays, too.
 
     Returns a report with `removed`, `kept`, and `refused`: what should go and
-    was not removed, each with `path`, `step` and `reason`.
+    was not removed, each with `path`, `step` and `reason`. `failed` is True if
+    the system did not let one of these be removed.
 
-    Raises InvalidArgumentError if `keep` is less than 1, and Error if the run
-    cannot be read.
+    Raises InvalidArgumentError if `keep` is less than 1, NotFoundError if there
+    is no such folder, and Error if the run cannot be read.
     """
     reading = Reading("prune", options, RUN)
     return _prune(run_of(dir_or_url), number("keep", keep, least=1),
@@ -151,14 +153,19 @@ class Checkpoints:
 
         state: what save() takes for the format; for "torch-dcp" what
             torch.distributed.checkpoint.save() takes, on every rank.
-        step: the step. An older save of the same step is replaced.
-        metadata: a dict that is stored in the manifest, as JSON.
+        step: the step. An older save of the same step is replaced; what another
+            program made is not.
+        metadata: a dict that is stored in the manifest, as JSON, which has no
+            NaN and no infinity.
 
         Returns when the checkpoint is whole, and on the disk unless durability
-        is "none". Then old checkpoints are removed, on another thread.
+        is "none". Then old checkpoints are removed, but never this one, on
+        another thread.
 
-        Raises Error if it cannot be saved; the run is then as before. Raises
-        the error of an earlier save_async(), and then saves nothing.
+        Raises InvalidArgumentError if another program's file or folder has the
+        name of the step, MismatchError, on all ranks, if their steps differ,
+        and Error if it cannot be saved; the run is then as before. Raises the
+        error of an earlier save_async(), and then saves nothing.
         """
         self._settle()
         work = self._prepare(state, step, metadata, copy=False)
@@ -234,6 +241,8 @@ class Checkpoints:
         Raises NotFoundError if there is no such checkpoint, and CorruptError if
         it is not whole.
         """
+        if step is not None:
+            step = number("step", whole("step", step))
         for left in range(3, 0, -1):
             entry = self._find(None, step)
             if entry is None:
@@ -324,7 +333,7 @@ class Checkpoints:
         stored = _json_of(metadata)
         if self._ranks is not None:
             return self._ranks.prepare(
-                state, lambda: self._begin(step), stored, self._saving,
+                state, step, lambda: self._begin(step), stored, self._saving,
                 self._durability, copy,
             )
         with importing:
@@ -378,8 +387,7 @@ def _of_step(step):
 
 
 def _json_of(metadata):
-    """Returns metadata as JSON; "" for None. JSON has no number that is not
-    finite: it is stored as a text."""
+    """Returns metadata as JSON; "" for None."""
     if metadata is None:
         return ""
     if not isinstance(metadata, dict):
@@ -388,21 +396,27 @@ def _json_of(metadata):
             "kInvalidArgument",
         )
     try:
-        return json.dumps(_finite(metadata), allow_nan=False)
+        if (found := _not_finite(metadata, "metadata")) is not None:
+            raise ValueError(f"{found}: JSON has no such number")
+        return json.dumps(metadata, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
             f"metadata cannot be stored as JSON: {error}", "kInvalidArgument"
         ) from None
 
 
-def _finite(value):
+def _not_finite(value, place):
+    """Returns "metadata['loss'] is nan", or None if all numbers are finite."""
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        return f"{place} is {float(value)}"
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
+        parts = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    else:
+        return None
+    found = (_not_finite(one, f"{place}[{key!r}]") for key, one in parts)
+    return next((one for one in found if one is not None), None)
 
 
 public("haulway", Checkpoints)

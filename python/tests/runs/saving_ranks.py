@@ -47,6 +47,14 @@ def main():
         else:
             print(json.dumps({"told": None}), flush=True)
         os._exit(0)
+    if WAY == "steps":
+        for save in (run.save, run.save_async):
+            try:
+                save(state(mesh, 4), 5 if rank == 1 else 4)
+            except haulway.MismatchError as error:
+                told = str(error)
+        assert "rank 1 saves step 5: expected 4" in told
+        print(json.dumps({"told": told}), flush=True)
     if WAY == "fails":
         # What one rank has differs from what the others have.
         wrong = state(mesh, 4)

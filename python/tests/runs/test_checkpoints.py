@@ -12,7 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import haulway
-from run_folders import flip, put, state
+from run_folders import flip, put, state, torchtitan
 from torch_versions import needs_no_dist
 
 
@@ -51,7 +51,7 @@ def test_a_loop(format, ways, tmp_path):
 
 def test_the_manifest_lists_sizes_and_digests(tmp_path):
     with haulway.Checkpoints(tmp_path) as run:
-        run.save(state(7), 7, metadata={"loss": float("nan"), "none": None})
+        run.save(state(7), 7, metadata={"loss": 0.5, "none": None})
     stored = json.loads((tmp_path / "step-7/haulway.json").read_text())
     data = (tmp_path / "step-7/model.pt").read_bytes()
     import hashlib
@@ -60,7 +60,7 @@ def test_the_manifest_lists_sizes_and_digests(tmp_path):
     assert stored == {
         "version": 1, "step": 7, "format": "pt", "files": {"model.pt": {
             "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}},
-        "metadata": {"loss": "nan", "none": None}}
+        "metadata": {"loss": 0.5, "none": None}}
     assert torch.load(tmp_path / "step-7/model.pt")["step"] == 7
 
 
@@ -87,6 +87,83 @@ def test_a_step_is_saved_again(tmp_path):
             run.save({"w": torch.full((8,), float(value))}, 5)
         assert run.load()["w"][0] == 3
     assert os.listdir(tmp_path) == ["step-5"]
+
+
+@pytest.mark.parametrize("format", ["pt", "torch-dcp"])
+@pytest.mark.parametrize("what", ["torchtitan", "a folder", "a file", "a link"])
+def test_what_another_program_made_is_not_replaced(what, format, tmp_path):
+    root, place = tmp_path / "run", tmp_path / "run" / "step-20"
+    root.mkdir()
+    if what == "torchtitan":
+        torchtitan(root, 20)
+    elif what == "a folder":
+        place.mkdir()
+        (place / "precious.txt").write_text("x")
+    elif what == "a file":
+        place.write_text("x")
+    else:
+        os.symlink(tmp_path, place)
+    before = sorted(root.rglob("*"))
+    with haulway.Checkpoints(root, keep=1, format=format) as run:
+        for save in (run.save, lambda *more: run.save_async(*more).result()):
+            with pytest.raises(haulway.InvalidArgumentError,
+                               match="another program made it.*step-20"):
+                save({"w": torch.ones(8)}, 20)
+        with pytest.raises(haulway.InvalidArgumentError, match="another program"):
+            with run.writing(20):
+                raise AssertionError("Nothing is to be written.")
+        assert sorted(root.rglob("*")) == before
+        run.save({"w": torch.ones(8)}, 30)
+        run.wait()
+    assert os.path.lexists(place)
+
+
+def test_a_step_that_another_program_makes_meanwhile_stays(tmp_path):
+    with haulway.Checkpoints(tmp_path) as run:
+        with pytest.raises(haulway.InvalidArgumentError, match="another program"):
+            with run.writing(20) as folder:
+                put(f"{folder}/model.pt")
+                put(tmp_path / "step-20" / "precious.txt", "x")
+    assert os.listdir(tmp_path) == ["step-20"]
+    assert os.listdir(tmp_path / "step-20") == ["precious.txt"]
+
+
+def test_a_step_that_goes_back_stays(tmp_path):
+    with haulway.Checkpoints(tmp_path, keep=2) as run:
+        for step in (10, 20, 30):
+            run.save(state(step), step)
+        for step, left in ((15, [15, 20, 30]), (16, [16, 20, 30]),
+                           (40, [30, 40])):
+            entry = run.save(state(step), step)
+            run.wait()
+            assert entry.good and haulway.load(entry.path)["step"] == step
+            assert [one.step for one in run.list()] == left
+
+
+def test_a_step_that_is_loaded_is_named(tmp_path):
+    with haulway.Checkpoints(tmp_path) as run:
+        for step in (2, 3):
+            run.save(state(step), step)
+        flip(tmp_path / "step-3/model.pt")
+        with pytest.raises(haulway.CorruptError,
+                           match="checkpoint of step 3 is not good: .*digest"):
+            run.load(3)
+        assert run.load()["step"] == run.load(np.int64(2))["step"] == 2
+        for wrong in ("3", 2.0, True):
+            with pytest.raises(haulway.InvalidArgumentError, match="step is"):
+                run.load(wrong)
+        with pytest.raises(haulway.InvalidArgumentError, match="step: .* found -1"):
+            run.load(-1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), np.float64("nan")])
+def test_metadata_that_json_has_no_number_for_is_refused(value, tmp_path):
+    with haulway.Checkpoints(tmp_path) as run:
+        for save in (run.save, run.save_async):
+            with pytest.raises(haulway.InvalidArgumentError, match=(
+                    r"metadata\['losses'\]\[1\] is (nan|-inf)")):
+                save(state(1), 1, metadata={"losses": [1.0, value]})
+    assert os.listdir(tmp_path) == []
 
 
 def test_writing_gives_a_folder(tmp_path):

@@ -13,10 +13,10 @@ import haulway
 PROGRAM = pathlib.Path(__file__).with_name("saving_ranks.py")
 
 
-@pytest.mark.parametrize("way", ["killed", "fails"])
+@pytest.mark.parametrize("way", ["killed", "fails", "steps"])
 def test_four_ranks_save_a_step_or_none_does(way, tmp_path, monkeypatch):
     """Three steps, the last one in the background; at the fourth, rank 2 is
-    killed, or rank 1 has something else to save."""
+    killed, or rank 1 has something else to save, or another step."""
     monkeypatch.setenv("PYTHONPATH", str(PROGRAM.parent.parent))
     said, codes, errors = gloo_group.run(PROGRAM, tmp_path, 4, way, code=None)
     told = [lines[0]["told"] for lines in said if lines]
