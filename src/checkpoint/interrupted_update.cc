@@ -43,9 +43,12 @@ std::optional<std::string> VersionIn(std::string_view text) {
 
 bool IsUpdateInterrupted(const std::string& folder) {
   struct stat facts;
-  const std::string sync = fmt::format("{}/{}/", folder, kSyncFolder);
+  std::string sync = folder;
+  sync.append("/").append(kSyncFolder);
+  // Nearly every folder that is opened has none.
+  if (::stat(sync.c_str(), &facts) != 0) return false;
   const auto has = [&](std::string_view name) {
-    return ::stat(fmt::format("{}{}", sync, name).c_str(), &facts) == 0;
+    return ::stat(fmt::format("{}/{}", sync, name).c_str(), &facts) == 0;
   };
   return (has(kSyncUpdate) || has(kSyncHeld)) && !has(kSyncMarker);
 }
@@ -66,10 +69,12 @@ Result<std::optional<std::string>> ReadSyncMarker(const std::string& folder) {
 Status CheckNotInterrupted(const std::string& path) {
   std::string folder = path;
   struct stat facts;
-  if (::stat(path.c_str(), &facts) == 0 && !S_ISDIR(facts.st_mode)) {
+  bool is_there = ::lstat(path.c_str(), &facts) == 0;
+  const bool is_link = is_there && S_ISLNK(facts.st_mode);
+  if (is_link) is_there = ::stat(path.c_str(), &facts) == 0;
+  if (is_there && !S_ISDIR(facts.st_mode)) {
     std::error_code error;
-    if (std::filesystem::is_symlink(path, error)) {
-      // The file lies in another folder.
+    if (is_link) {  // The file lies in another folder.
       const auto file = std::filesystem::canonical(path, error);
       if (!error) HAULWAY_TRY(CheckNotInterrupted(file.string()));
     }

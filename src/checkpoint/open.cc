@@ -541,6 +541,8 @@ SourcePtr WithVersions(SourcePtr source, std::string_view uri,
   std::string_view name = source->name();
   name = name.substr(0, name.find_first_of("?#"));
   if (!IsIndexName(LastPart(name))) return source;
+  // A folder's file was opened by its own name.
+  if (IsFolder(uri)) return source;
   return MakeVersionSource(std::move(source), uri, options);
 }
 
@@ -653,8 +655,6 @@ Result<SourcePtr> OpenSource(std::string_view uri, const SourceOptions& asked) {
       return folder.ok() ? std::move(folder) : std::move(opened);
     }
     HAULWAY_ASSIGN(SourcePtr source, std::move(opened));
-    // A folder's file was opened by its own name.
-    if (IsFolder(uri)) return source;
     return WithVersions(std::move(source), uri, options);
   });
 }
