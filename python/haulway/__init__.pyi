@@ -65,6 +65,7 @@ _WrittenTensors: TypeAlias = Literal["tensorizer", "safetensors", "gguf"]
 _WrittenByName: TypeAlias = Literal["safetensors", "gguf"]
 _WrittenArrays: TypeAlias = Literal["npy", "npz"]
 _Index: TypeAlias = Any  # Numbers, slices, ..., None, and tuples of them.
+_Adapter: TypeAlias = _Path | tuple[_Path, float]
 _SafeGlobal: TypeAlias = str | type | Callable[..., Any] | tuple[Any, str]
 _Tensor: TypeAlias = _torch.Tensor | _Array | np.generic
 _Tensors: TypeAlias = Mapping[str, _Tensor]
@@ -85,7 +86,7 @@ class _IndexWords(TypedDict, total=False):
     split_layers: bool | None
     dequantize: bool | None
     raw: bool | None
-    lora: _Path | tuple[_Path, float] | Mapping[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    lora: _Adapter | Iterable[_Adapter] | Mapping[_Path, float] | None
     rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
@@ -196,7 +197,7 @@ class TogetherOptions(TypedDict, total=False):
     split_layers: bool | None
     dequantize: bool | None
     raw: bool | None
-    lora: _Path | tuple[_Path, float] | Mapping[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    lora: _Adapter | Iterable[_Adapter] | Mapping[_Path, float] | None
     rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str | None
@@ -1143,7 +1144,7 @@ class _Load:
     split_layers: bool
     dequantize: bool
     raw: bool
-    lora: _Path | tuple[_Path, float] | Mapping[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    lora: _Adapter | Iterable[_Adapter] | Mapping[_Path, float] | None
     rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str
@@ -1216,7 +1217,7 @@ class _ConfigWords(TypedDict, total=False):
     split_layers: bool
     dequantize: bool
     raw: bool
-    lora: _Path | tuple[_Path, float] | Mapping[_Path, float] | Iterable[_Path | tuple[_Path, float]] | None
+    lora: _Adapter | Iterable[_Adapter] | Mapping[_Path, float] | None
     rules: _Path | Sequence[Mapping[str, Any]] | None
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal] | str

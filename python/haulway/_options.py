@@ -399,8 +399,7 @@ def _safe_globals(name, value):
     return tuple(checked)
 
 
-@_takes("_Path | tuple[_Path, float] | Mapping[_Path, float] | "
-        "Iterable[_Path | tuple[_Path, float]]")
+@_takes("_Adapter | Iterable[_Adapter] | Mapping[_Path, float]")
 def _lora(name, value):
     """Checks adapters and returns a tuple of pairs (path, weight)."""
     if isinstance(value, (str, os.PathLike)) or _is_weighted(value):
