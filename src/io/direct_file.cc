@@ -127,7 +127,7 @@ std::unique_ptr<DirectFile> DirectFile::OpenOrBuffered(
 
 Status DirectFile::Read(uint64_t offset, std::span<std::byte> out) const {
   if (out.empty()) return Status();
-  HAULWAY_ASSIGN(Buffer blocks, TakeBlocks());
+  HAULWAY_ASSIGN(const Buffer blocks, TakeBlocks());
   Status status;
   while (status.ok() && !out.empty()) {
     const DirectPiece piece(offset, out, alignment_, blocks.mutable_bytes());
@@ -141,25 +141,11 @@ Status DirectFile::Read(uint64_t offset, std::span<std::byte> out) const {
     offset += piece.length();
     out = out.subspan(piece.length());
   }
-  GiveBack(std::move(blocks));
   return status;
 }
 
 Result<Buffer> DirectFile::TakeBlocks() const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!spare_.empty()) {
-      Buffer blocks = std::move(spare_.back());
-      spare_.pop_back();
-      return blocks;
-    }
-  }
-  return AllocateBuffer(kReadBlock);
-}
-
-void DirectFile::GiveBack(Buffer blocks) const {
-  const std::lock_guard lock(mutex_);
-  spare_.push_back(std::move(blocks));
+  return memory_.Take(kReadBlock);
 }
 
 }  // namespace haulway

@@ -8,10 +8,9 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <vector>
 
+#include "base/kept_memory.h"
 #include "base/posix.h"
 #include "haulway/buffer.h"
 #include "haulway/options.h"
@@ -77,9 +76,8 @@ class DirectFile {
   // ends first. Requires: the range lies within the file's original size.
   Status Read(uint64_t offset, std::span<std::byte> out) const;
 
-  // Returns memory for blocks: returned by an earlier read, or new.
+  // Returns memory for blocks.
   Result<Buffer> TakeBlocks() const;
-  void GiveBack(Buffer blocks) const;
 
  private:
   DirectFile(std::shared_ptr<const LocalFile> file, UniqueFd fd,
@@ -89,8 +87,7 @@ class DirectFile {
   const std::shared_ptr<const LocalFile> file_;
   const UniqueFd fd_;
   const uint64_t alignment_;
-  mutable std::mutex mutex_;
-  mutable std::vector<Buffer> spare_ HAULWAY_GUARDED_BY(mutex_);
+  const KeptMemory memory_{64};  // For eight rings of eight requests.
 };
 
 }  // namespace haulway

@@ -64,7 +64,7 @@ Status DirectWriter::WriteBlocks(
   Buffer blocks;
   std::span<const std::byte> whole = parts[0];
   if (parts.size() > 1 || address % BlockBytes() != 0) {
-    HAULWAY_ASSIGN(blocks, TakeBlocks());
+    HAULWAY_ASSIGN(blocks, memory_.Take(kRequestBytes));
     std::byte* at = blocks.mutable_bytes().data();
     for (const auto part : parts) {
       std::memcpy(at, part.data(), part.size());
@@ -78,10 +78,6 @@ Status DirectWriter::WriteBlocks(
   if (status.ok()) direct_bytes_ += whole.size();
   if (status.os_error() == EINVAL) {  // The file system needs larger blocks.
     status = WriteFully(buffered_fd_, offset, std::span(&whole, 1));
-  }
-  if (blocks.size() != 0) {
-    const std::lock_guard lock(mutex_);
-    spare_.push_back(std::move(blocks));
   }
   return status;
 }
@@ -125,18 +121,6 @@ Status DirectWriter::WriteEdges(std::vector<Edge> edges) const {
     end = edge.offset + edge.bytes.size();
   }
   return run.empty() ? Status() : WriteFully(buffered_fd_, begin, run);
-}
-
-Result<Buffer> DirectWriter::TakeBlocks() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!spare_.empty()) {
-      Buffer blocks = std::move(spare_.back());
-      spare_.pop_back();
-      return blocks;
-    }
-  }
-  return AllocateBuffer(kRequestBytes);
 }
 
 }  // namespace haulway

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/kept_memory.h"
 #include "base/posix.h"
 #include "haulway/buffer.h"
 #include "haulway/options.h"
@@ -52,13 +53,12 @@ class DirectWriter {
   Status Keep(uint64_t offset,
               std::span<const std::span<const std::byte>> parts);
   Status WriteEdges(std::vector<Edge> edges) const;
-  Result<Buffer> TakeBlocks();
 
   const UniqueFd direct_;
   const int buffered_fd_;
   std::atomic<uint64_t> direct_bytes_{0};
+  const KeptMemory memory_{16};
   std::mutex mutex_;
-  std::vector<Buffer> spare_ HAULWAY_GUARDED_BY(mutex_);
   std::vector<Edge> edges_ HAULWAY_GUARDED_BY(mutex_);
   uint64_t edge_bytes_ HAULWAY_GUARDED_BY(mutex_) = 0;
 };

@@ -57,11 +57,6 @@ class Batch {
       : file_(file), ring_(ring), requests_(requests) {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
-  ~Batch() {
-    for (Slot& slot : slots_) {
-      if (slot.blocks.size() > 0) file_.GiveBack(std::move(slot.blocks));
-    }
-  }
 
   // Reads all requests. Returns only when no request is in flight any more,
   // even after a failure.
