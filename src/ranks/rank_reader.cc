@@ -31,6 +31,7 @@
 #include "ranks/pieced_source.h"
 #include "ranks/placement.h"
 #include "tensor/dtype_kind.h"
+#include "tensor/strided.h"
 
 namespace haulway::ranks {
 
@@ -247,16 +248,11 @@ class RankJoin {
 
   // Returns whether the pieces have as many elements as the tensor.
   static bool IsWhole(const PiecedTensor& tensor) {
-    uint64_t lacking = Product(tensor.shape);
+    uint64_t lacking = CountElements(tensor.shape).value_or(UINT64_MAX);
     for (const Piece& piece : tensor.pieces) {
-      lacking -= std::min(lacking, Product(piece.sizes));
+      lacking -= std::min(lacking, CountElements(piece.sizes).value_or(0));
     }
     return lacking == 0;
-  }
-  static uint64_t Product(std::span<const int64_t> sizes) {
-    uint64_t product = 1;
-    for (const int64_t size : sizes) product *= static_cast<uint64_t>(size);
-    return product;
   }
 
   static Status CheckBytes(const PiecedTensor& tensor) {
