@@ -240,10 +240,7 @@ class _File:
             )
         self.path = path
         is_local = "://" not in path
-        self.is_mapped = (
-            self._is_torch and backend == "mmap" and is_local
-            and not _haulway.is_on_remote(path)
-        )
+        self._may_map = self._is_torch and backend == "mmap" and is_local
         self.core = _open(path)
         self._numeric = imported("torch" if self._is_torch else "numpy")
         # Files that are compared with a signature are in memory.
@@ -258,11 +255,20 @@ class _File:
         else:
             self._from_dlpack = None
             self._make = NumpyMaker()
-        self._views = self.is_mapped and device == "cpu"
         # Whether small reads bypass the engine, whose threads and statistics
         # take longer than such a read.
         self._is_direct = self._way in ("auto", "pread") and is_local
         self._planned = {}
+
+    @once
+    def is_mapped(self):
+        """Returns whether torch's tensors are views of the file. Asked when the
+        first tensor is, because it is a request on a mount of a network."""
+        return self._may_map and not _haulway.is_on_remote(self.path)
+
+    @once
+    def _views(self):
+        return self.is_mapped and self.device == "cpu"
 
     @once
     def _reading(self):
